@@ -46,7 +46,7 @@ fn count() -> impl Fn(&mut KernelContext<'_>) -> Result<()> {
     }
 }
 
-/// Returns the global step in input 1; errors call that input `argument`.
+/// Returns the global step, the scalar in input 1; `argument` is the name of that input in error messages.
 fn step(ctx: &KernelContext<'_>, argument: &str) -> Result<i64> {
     let step = ctx.input(1)?;
     if step.num_elements() != 1 {

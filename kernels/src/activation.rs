@@ -110,8 +110,7 @@ pub(super) fn relu6_gradient<W: Rectifiable>(gradient: W, x: W) -> W {
     masked(gradient, x > W::ZERO && x < W::SIX)
 }
 
-/// Returns the gradient where `open`, else 0. Multiplying, instead of selecting, keeps a NaN gradient NaN where
-/// `open` is false.
+/// Returns `gradient` times 1 if `open`, else times 0, so that a NaN gradient stays NaN in both cases.
 #[inline(always)]
 fn masked<W: Number>(gradient: W, open: bool) -> W {
     gradient.times(if open { W::ONE } else { W::ZERO })
@@ -141,8 +140,7 @@ pub(super) fn selu_gradient<W: Real>(gradient: W, y: W) -> W {
     if y < W::ZERO { gradient * (y + W::of(SCALE_ALPHA)) } else { gradient * W::of(SCALE) }
 }
 
-/// Returns `ln(1 + exp(x))`. Beyond the thresholds one of the two terms is below rounding, so the result is `x` or
-/// `exp(x)`.
+/// Returns `ln(1 + exp(x))`; beyond the thresholds, where the difference is below rounding, `x` or `exp(x)` instead.
 #[inline(always)]
 pub(super) fn softplus<W: Real>(x: W) -> W {
     let threshold = W::epsilon().ln() + W::of(2.0);

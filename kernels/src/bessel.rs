@@ -182,7 +182,7 @@ mod tests {
 
     /// The Wronskian `I0 K1 + I1 K0` is `1 / x` (Abramowitz and Stegun 9.6.15) in every range of arguments.
     #[test]
-    fn the_wronskian_is_the_reciprocal() {
+    fn the_wronskian_of_i_and_k_is_the_reciprocal_of_x() {
         for x in [1e-8, 0.3, 0.999, 1.0, 1.001, 2.0, 15.9, 16.1, 29.9, 30.1, 700.0, 1e5, 1e12] {
             let [i0, i1] = [0, 1].map(|order| first_scaled(order, x));
             let [k0, k1] = [0, 1].map(|order| second_scaled(order, x));

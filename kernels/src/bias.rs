@@ -42,8 +42,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Sets the output to the first tensor, or to its own elements if there is none, plus the bias of each channel, which
-/// applies to a number of consecutive elements.
+/// A function `(out, x, bias, inner)` that sets `out` to `x`, or to its old value if `x` is `None`, plus the biases,
+/// each of which is added to `inner` consecutive elements.
 type AddToRows = fn(&mut Tensor, Option<&Tensor>, &Tensor, usize) -> Result<()>;
 
 /// Sets output 0 to input 0 plus the bias of each channel; works in place if no other reader holds input 0.
@@ -124,8 +124,8 @@ impl<T: Semiring> Vector for AddRows<'_, T> {
 /// grows slowly with the number of rows and the result does not depend on the number of threads.
 const BLOCK_ROWS: usize = 512;
 
-/// Sets the first tensor to the sums of the second, given the number of elements per sum in a row, and the number of
-/// rows in a block.
+/// A function `(sums, dy, inner, block_rows)` that sums the rows of `dy`, `block_rows` at a time, into `sums`: `inner`
+/// consecutive elements of a row are added to each sum.
 type SumRows = fn(&mut Tensor, &Tensor, usize, usize) -> Result<()>;
 
 fn sum(ctx: &mut KernelContext<'_>, format: DataFormat, sum_rows: SumRows) -> Result<()> {

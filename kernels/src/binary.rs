@@ -85,7 +85,7 @@ macro_rules! kernel {
     };
 }
 
-/// Defines a kernel of a function that consists of calls.
+/// Defines the kernel of a function that calls a library for each element, so that it has no vector instructions.
 macro_rules! calls {
     ($op:literal, $group:ident, $types:expr, $Function:ident) => {
         KernelDef::of($op, &[("T", $types)], |init| {
@@ -107,7 +107,7 @@ macro_rules! wrapping {
     };
 }
 
-/// Defines a kernel of a function of bits.
+/// Defines the kernel of a bitwise function, computed on unsigned integers of the element's size.
 macro_rules! bitwise {
     ($op:literal, $Function:ident) => {
         KernelDef::of($op, &[("T", INTEGERS)], |init| {
@@ -123,8 +123,8 @@ macro_rules! bitwise {
     };
 }
 
-/// Defines a kernel that refuses to divide integers by zero; `check` returns the error. The arguments `vector` and
-/// `calls` tell whether the division of floats has vector instructions.
+/// Defines a kernel that refuses to divide integers by zero; `check` returns the error. `vector`: the division of
+/// floats has vector instructions; `calls`: it calls a library for each element.
 macro_rules! division {
     ($op:literal, $types:expr, vector $Function:ident, $check:ident) => {
         division!(@of $op, $types, $Function, $check, zip_run)
@@ -240,7 +240,7 @@ fn refuse_negative(ctx: &KernelContext<'_>) -> Result<()> {
     refuse(ctx, has_negative, || Error::invalid("Integers to negative integer powers are not allowed"))
 }
 
-/// Returns an error if input 1 is `bad`. If input 0 is empty nothing is computed, so nothing is refused.
+/// Returns `error()` if input 1 is `bad`, unless input 0 is empty: then nothing is computed.
 fn refuse(ctx: &KernelContext<'_>, bad: fn(&Tensor) -> Result<bool>, error: fn() -> Error) -> Result<()> {
     if ctx.input(0)?.num_elements() > 0 && bad(ctx.input(1)?)? {
         return Err(error());

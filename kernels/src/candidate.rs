@@ -32,10 +32,11 @@ fn range(init: &KernelInit<'_>) -> Result<i64> {
     init.attr("range_max")
 }
 
-/// Random numbers that the stream sets aside for each sampled class.
+/// The number of groups of four random words that are reserved for each sampled class.
 const RESERVED: u64 = 2048 / 4;
 
-/// Makes the kernel of a sampler: the sampled classes, and the expected counts of the true and sampled classes.
+/// Makes the kernel of a sampler, which outputs the sampled classes and the expected counts of the true and sampled
+/// classes.
 fn kernel(init: &KernelInit<'_>, sampler: Box<dyn Sampler>) -> Result<Kernel> {
     let num_true: i64 = init.attr("num_true")?;
     let unique: bool = init.attr("unique")?;

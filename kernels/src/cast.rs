@@ -120,8 +120,8 @@ complex!(f64, f32);
 /// A function that converts the bytes of a run of elements.
 type Convert = fn(&mut [u8], &[u8]);
 
-/// Returns the conversion between two types in which elements are computed; `None` if it is not defined here, because
-/// it gives the same bits as another one or consists of two.
+/// Returns the direct conversion between two dtypes in which elements are computed; `None` if the pair gives the same
+/// bits as another pair, or needs two conversions.
 fn direct(from: DType, to: DType) -> Option<Convert> {
     macro_rules! conversions {
         ($($From:ident $from:ty => $($To:ident $to:ty),*;)*) => {
@@ -158,7 +158,8 @@ enum Conversion {
     /// Both types have the same bits.
     Copy,
     One(Convert),
-    /// A conversion to elements of a type between the two, and one of those to the result. `types` are all three.
+    /// A conversion to an intermediate type, and one from it to the result's type. `types` are the input's, the
+    /// intermediate, and the result's type.
     Through {
         first: Convert,
         second: Convert,
@@ -215,9 +216,9 @@ impl Conversion {
     }
 }
 
-/// Returns types whose conversion gives the same bits, with unsigned integers instead of signed ones if possible. An
-/// integer's sign matters only if it is extended or becomes a float's; a float's conversion to a narrow integer takes
-/// the low bits of a wider one.
+/// Returns two dtypes whose conversion gives the same bits, with unsigned integers instead of signed ones if possible.
+/// An integer's sign matters only if the integer is extended or becomes a float; a float becomes a narrow integer by
+/// way of the low bits of a wider one.
 fn with_same_bits(from: DType, to: DType) -> (DType, DType) {
     let is_extended = to.is_integer() && from.size() < to.size() || !to.is_integer() && to != DType::Bool;
     let is_narrow = from.is_integer() || from == DType::Bool || to.size() <= Some(2);

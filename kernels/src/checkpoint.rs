@@ -104,7 +104,7 @@ fn save(ctx: &mut AsyncContext) -> Result<SmallVec<[Value; 4]>> {
     Ok(SmallVec::new())
 }
 
-/// Writes a bundle of contents, each under its name; each content is dropped once written.
+/// Writes `contents` to a bundle, each under its name in input 1; each content is dropped once it is written.
 fn write<C: Content>(
     ctx: &AsyncContext,
     contents: Vec<C>,

@@ -88,7 +88,7 @@ fn to_rgb<W: Real>([h, s, v]: [W; 3]) -> [W; 3] {
     pure.map(|p| (one - s + s * p) * v)
 }
 
-/// Sets output 0 to `pixel` of each pixel of input 0.
+/// Sets output 0 to input 0 with `pixel` applied to each pixel.
 fn convert<W: Real>(ctx: &mut KernelContext<'_>, pixel: fn([W; 3]) -> [W; 3]) -> Result<()> {
     let x = ctx.input(0)?;
     check_colours(x.shape(), Code::FailedPrecondition)?;
@@ -98,7 +98,7 @@ fn convert<W: Real>(ctx: &mut KernelContext<'_>, pixel: fn([W; 3]) -> [W; 3]) ->
     Ok(())
 }
 
-/// Returns `pixel` of each pixel.
+/// Returns `x` with `pixel` applied to each pixel.
 fn map_pixels<W: Real>(x: &Tensor, pixel: impl Fn([W; 3]) -> [W; 3] + Sync) -> Result<Tensor> {
     let mut out = Tensor::unspecified(W::DTYPE, x.shape().clone())?;
     let values = x.values::<W>()?;
@@ -110,7 +110,7 @@ fn map_pixels<W: Real>(x: &Tensor, pixel: impl Fn([W; 3]) -> [W; 3] + Sync) -> R
     Ok(out)
 }
 
-/// Sets output 0 to `pixel` of each pixel of input 0 and the scalar input 1, which errors call `name`.
+/// Sets output 0 to input 0 with `pixel` applied to each pixel, given the scalar in input 1, which errors call `name`.
 fn adjust(
     ctx: &mut KernelContext<'_>,
     name: &str,
@@ -145,7 +145,7 @@ fn adjust_contrast(ctx: &mut KernelContext<'_>) -> Result<()> {
                 for pixel in from.chunks_exact(channels) {
                     means.iter_mut().zip(pixel).for_each(|(m, v)| *m += f64::from(*v));
                 }
-                // The sum is rounded to single precision, like TensorFlow's.
+                // Each channel's sum is rounded to single precision before it becomes a mean, like in TensorFlow.
                 let share = channels as f32 / image as f32;
                 let means: Vec<f32> = means.iter().map(|m| *m as f32 * share).collect();
                 for (out, pixel) in out.chunks_exact_mut(channels).zip(from.chunks_exact(channels)) {

@@ -31,7 +31,7 @@ functions! {
     LessEqual: Number, |x, y| x <= y;
 }
 
-/// An element type whose elements can be equal.
+/// An element type that can be compared for equality.
 trait Comparable: Copy + PartialEq {}
 impl<T: Copy + PartialEq> Comparable for T {}
 
@@ -71,7 +71,7 @@ macro_rules! ordering {
     };
 }
 
-/// Defines a kernel of a comparison, by the comparison that gives the same with its operands exchanged.
+/// Defines the kernel of a comparison by another one, `Function`, with exchanged operands.
 macro_rules! exchanged {
     ($op:literal, $Function:ident) => {
         KernelDef::of($op, &[("T", REALS)], |init| {
@@ -84,7 +84,7 @@ macro_rules! exchanged {
     };
 }
 
-/// Types whose elements are equal if their numbers are equal.
+/// The dtypes that `Equal` and `NotEqual` compare.
 const EQUALITY: &[DType] = &[
     Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, QInt8,
     QInt16, QInt32, QUInt8, QUInt16, Complex64, Complex128, String,
@@ -108,8 +108,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("LogicalNot", &[], |_| elementwise::kernel::<Bool8, Bool8, LogicalNot>(Cost::Cheap)),
 ];
 
-/// `Equal`, or `NotEqual` if not `equal`. If the shapes do not broadcast and that is no error, the tensors as
-/// wholes are unequal.
+/// Makes the kernel of `Equal`, or of `NotEqual` if not `equal`. If the shapes do not broadcast and the attribute
+/// `incompatible_shape_error` is false, the tensors are unequal as wholes.
 fn equality(init: &KernelInit<'_>, equal: bool) -> Result<Kernel> {
     let must_fit = init.attr::<bool>("incompatible_shape_error")?;
     let dtype = match init.input_type(0) {

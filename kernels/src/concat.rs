@@ -79,7 +79,7 @@ fn join<E: CopiedElement>(
 fn concat(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usize, join: JoinFn) -> Result<()> {
     let layout = concat_layout(ctx, values.clone(), axis)?;
     let rows = &layout.rows;
-    // An input that alone makes up the result is passed on.
+    // An input that alone has elements is the result.
     if let Some(n) = rows.iter().position(|&r| r > 0)
         && rows[n + 1..].iter().all(|&r| r == 0)
     {
@@ -131,7 +131,7 @@ fn concat_offset(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
             }
         };
         ctx.set_output(i - 1, out);
-        // The sizes are untrusted numbers, not those of a tensor, so the sum may wrap.
+        // The sizes come from the client, not from an existing tensor, so their sum may overflow; it wraps.
         offset = offset.wrapping_add(sizes[at]);
     }
     Ok(())

@@ -73,7 +73,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// A function that returns a tensor of this shape whose elements equal the only element of another tensor.
+/// A function that returns a tensor of the given shape whose elements all equal the only element of another tensor.
 type BuildFilledFn = fn(&Tensor, Shape) -> Result<Tensor>;
 
 /// A function that writes a sequence of numbers into a tensor; two scalars determine the sequence.

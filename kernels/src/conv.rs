@@ -30,7 +30,8 @@ use graph::{DType, Shape, Tensor};
 
 const FLOATS_AND_INT: &[DType] = &[DType::Float, DType::Double, DType::Half, DType::BFloat16, DType::Int32];
 
-/// Evaluates an expression with `$W` as the type that elements of a dtype are computed in: only floats, or `i32` too.
+/// Evaluates an expression with `$W` as the type that elements of a dtype are computed in: a float type or, `with i32`,
+/// also `i32`.
 macro_rules! wide {
     ($dtype:expr, $W:ident => $body:expr) => {
         crate::numeric::dispatch::dispatch!(@arms wide_dtype($dtype), $W => $body; Float f32, Double f64)
@@ -103,7 +104,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// The filter packed for products, cached for convolutions of these sizes with any batch.
+/// The filter packed for products, cached by the sizes of the convolution except the batch size.
 type PackedFilterCache = OperandCache<ConvSizes, Vec<Panels>>;
 
 /// Returns whether the computation is in `f32`.

@@ -100,7 +100,7 @@ fn log_softmax<T: Real>(scores: &[T]) -> Vec<T> {
     scores.iter().map(|&s| s - max - sum.ln()).collect()
 }
 
-/// Outputs label sequences as a sparse matrix; `at` is the outputs for its indices, its values and its shape.
+/// Outputs label sequences as a sparse matrix; `at` is the numbers of the outputs for its indices, values and shape.
 fn set_sparse(ctx: &mut KernelContext<'_>, at: [usize; 3], sequences: &[Vec<i64>]) -> Result<()> {
     let indices =
         sequences.iter().enumerate().flat_map(|(b, s)| (0..s.len()).flat_map(move |i| [b as i64, i as i64]));

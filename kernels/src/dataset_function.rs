@@ -72,7 +72,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ExperimentalGroupByReducerDataset", &[], grouped_by_reducer),
 ];
 
-/// Returns the attribute `deterministic`; `None` if the options of the dataset decide.
+/// Returns the attribute `deterministic`; `None` for "default", which lets the options of the dataset decide.
 fn deterministic(init: &KernelInit<'_>) -> Result<Option<bool>> {
     match &*init.attr::<String>("deterministic")? {
         "true" => Ok(Some(true)),
@@ -115,17 +115,17 @@ fn mapped_and_batched(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// A function that returns how far datasets are read ahead, from the number inputs after `block_length` and the
-/// block length itself.
+/// A function that returns how far an interleave dataset reads ahead, given the numbers in the inputs after
+/// `block_length`, and the block length.
 type PrefetchFn = fn(&[i64], i64) -> Option<InterleavePrefetch>;
 
-/// The later versions have `num_parallel_calls` only.
+/// The [`PrefetchFn`] of op versions whose only such input is `num_parallel_calls`.
 fn calls_only(numbers: &[i64], block_length: i64) -> Option<InterleavePrefetch> {
     numbers.first().map(|datasets| InterleavePrefetch { datasets: *datasets, elements: block_length })
 }
 
-/// The first version has `sloppy`, `buffer_output_elements` and `prefetch_input_elements`. The order is
-/// deterministic even if `sloppy` allows any.
+/// The [`PrefetchFn`] of the first op version, with `sloppy`, `buffer_output_elements` and `prefetch_input_elements`.
+/// The order is deterministic even if `sloppy` allows any.
 fn legacy(numbers: &[i64], _: i64) -> Option<InterleavePrefetch> {
     numbers.first().map(|elements| InterleavePrefetch { datasets: -1, elements: *elements })
 }

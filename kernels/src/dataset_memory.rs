@@ -52,7 +52,7 @@ impl Resource for SharedCache {
     const KIND: &'static str = "MemoryCacheManager";
 }
 
-/// The kind of a handle without an object: each pipeline makes its own object.
+/// The type name in a handle without an object; each pipeline that gets such a handle makes its own object.
 const DUMMY: &str = "DummyResource";
 
 /// Returns a handle with this name and kind on a device.

@@ -179,7 +179,8 @@ fn random(init: &KernelInit<'_>) -> Result<Kernel> {
     dataset_kernel(move |ctx| Random::dataset(SeedSource::new(seeds(ctx, 0)?, false), spec.clone()))
 }
 
-/// Returns the file names in input 0, with the compression and the buffer size in the inputs of these numbers.
+/// Returns the file names in input 0, with the compression and the buffer size in the inputs numbered `compression` and
+/// `buffer`.
 fn files(ctx: &KernelContext<'_>, compression: Option<usize>, buffer: Option<usize>) -> Result<Files> {
     let names = ctx.input(0)?;
     if names.shape().rank() > 1 {

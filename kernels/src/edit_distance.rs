@@ -16,7 +16,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("EditDistance", &[("T", &[DType::String])], |init| kernel(init, distance_of_strings)),
 ];
 
-/// A function that returns the distance of two runs of elements.
+/// A function that returns the Levenshtein distance between a range of each tensor's elements.
 type Distance = fn([&Tensor; 2], [Range<usize>; 2]) -> Result<usize>;
 
 fn kernel(init: &KernelInit<'_>, distance: Distance) -> Result<Kernel> {
@@ -32,7 +32,7 @@ fn distance_of_strings([a, b]: [&Tensor; 2], [from, to]: [Range<usize>; 2]) -> R
     Ok(distance(&a.as_strings()?[from], &b.as_strings()?[to]))
 }
 
-/// Outputs the distance of each pair of sequences at the same position of both sparse tensors.
+/// Outputs the distance of each pair of sequences that have the same index in both sparse tensors.
 fn distances(ctx: &mut KernelContext<'_>, normalize: bool, distance: Distance) -> Result<()> {
     let (hypothesis, truth) = (Coo::of(ctx, 0)?, Coo::of(ctx, 3)?);
     if hypothesis.rank() != truth.rank() || truth.rank() == 0 {
@@ -83,7 +83,8 @@ fn distances(ctx: &mut KernelContext<'_>, normalize: bool, distance: Distance) -
     Ok(())
 }
 
-/// Returns the ranges of values that share all indices except the last, with the shared indices.
+/// Returns the sequences of a sparse tensor: ranges of values whose indices agree except in the last axis, each with
+/// the common part of the index.
 fn sequences<'a>(coo: &Coo<'a>) -> Vec<(&'a [i64], Range<usize>)> {
     let mut all: Vec<(&[i64], Range<usize>)> = Vec::new();
     for (i, index) in coo.rows().enumerate() {

@@ -62,7 +62,8 @@ fn packed<W: Arithmetic>(values: &[W], operand: &OperandAxes) -> Vec<W> {
     out
 }
 
-/// Calls `visit` with each position of a box of axes (size and step); the last axis varies fastest.
+/// Calls `visit` with the position of each element of a box, whose axes are given by size and step; the last axis
+/// varies fastest.
 fn walk(axes: &[(usize, usize)], start: usize, visit: &mut dyn FnMut(usize)) {
     if axes.iter().any(|a| a.0 == 0) {
         return;

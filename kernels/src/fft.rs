@@ -74,7 +74,7 @@ fn write(dtype: DType, shape: Shape, values: &[C], by: f64) -> Result<Tensor> {
     Ok(out)
 }
 
-/// A transform of complex tensors.
+/// Makes the kernel of a transform of complex tensors.
 fn complex_to_complex(axes: usize, direction: FftDirection) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let input = ctx.input(0)?;
@@ -109,8 +109,8 @@ fn cropped(values: &[C], shape: &[usize], taken: &[usize]) -> Vec<C> {
     values
 }
 
-/// A transform of real tensors. Only the first half of the last axis is computed, because the other half is its
-/// complex conjugate in reverse.
+/// Makes the kernel of a transform of real tensors. Only the first half of the last axis is computed, because the other
+/// half is its complex conjugate in reverse.
 fn real_to_complex(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
     let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {
@@ -138,7 +138,7 @@ fn real_to_complex(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
     })
 }
 
-/// The inverse of [`real_to_complex`].
+/// Makes the kernel of the inverse of [`real_to_complex`].
 fn complex_to_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
     let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {

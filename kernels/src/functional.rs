@@ -149,7 +149,7 @@ fn while_(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Checks that the body's results have the types of its arguments from `before` on, `state` of them.
+/// Checks that the loop body returns `state` values, whose types equal those of its arguments from number `before` on.
 fn check_loop(body: &dyn Function, state: usize, before: usize) -> Result<()> {
     let types = body.return_types();
     if types.len() != state || body.arg_types().get(before..) != Some(types) {
@@ -285,8 +285,8 @@ pub(super) fn is_true(tensor: &Tensor) -> Result<bool> {
     }
 }
 
-/// `DeviceIndex`: outputs the position of the kernel's device type among the names, or their number if it is
-/// missing.
+/// `DeviceIndex`: outputs the index of the kernel's device type in the attribute `device_names`, or the number of names
+/// if it is missing there.
 fn device_index(init: &KernelInit<'_>) -> Result<Kernel> {
     let names = init.attr::<Vec<bytes::Bytes>>("device_names")?;
     let own = init.device.name().device_type.clone();

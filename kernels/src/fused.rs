@@ -48,8 +48,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("_FusedElementwise", &[("T", FLOATS)], elementwise::make),
 ];
 
-/// Returns the kernel that runs `first` and then each of `then`. The first output is the chain's; the others are
-/// those of `first`.
+/// Returns the kernel that runs `first` and then each op of `then`. Output 0 is the result of the last op; further
+/// outputs are those of `first`.
 fn chain(init: &KernelInit<'_>, first: FusedOp, then: Vec<FusedOp>) -> Result<Kernel> {
     check_inputs(init, first.inputs, &then)?;
     Kernel::sync(move |ctx| {

@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 const FOUR: &[DType] = &[Int32, Int64, Float, Double];
 const BOUNDS: &[(&str, &[DType])] = &[("T", REALS), ("out_type", INDEX)];
 
-/// Evaluates an expression like [`dispatch!`] with `$T` as the Rust type of one of the dtypes [`FOUR`].
+/// Evaluates an expression like [`dispatch!`] with `$T` as the Rust type of a dtype, which must be one of [`FOUR`].
 macro_rules! dispatch_four {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
@@ -103,8 +103,8 @@ fn count_in_bins<T: Element + ToPrimitive>(values: &Tensor, bins: &Bins) -> Resu
     Ok(all)
 }
 
-/// Makes the kernel of `Bincount` and `DenseBincount`, which sums the weights (1 without weights) of each number, row
-/// by row for a matrix. `binary`: 1 for every number that occurs.
+/// Makes the kernel of `Bincount` and `DenseBincount`: for each number, the sum of the weights (1 if there are none) of
+/// its occurrences, row by row for a matrix; if `binary`, 1 for every number that occurs.
 fn count_numbers(init: &KernelInit<'_>, binary: bool) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let sum = dispatch_four!(dtype, T => sum_weights::<T> as SumWeights)?;
@@ -177,7 +177,8 @@ fn partition_point<T>(inputs: &[T], is_before: impl Fn(&T) -> bool) -> usize {
     first
 }
 
-/// A function that returns the bounds of values among sorted inputs; given the elements per row of both.
+/// A function that returns the bounds of values in sorted inputs, given the row lengths of both, and whether the bounds
+/// are upper bounds.
 type FindBounds = fn(&Tensor, &Tensor, [usize; 2], bool) -> Result<Vec<i64>>;
 
 fn bounds_of_rows<T: Element + PartialOrd>(

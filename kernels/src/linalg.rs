@@ -269,7 +269,7 @@ fn svd<F: Entry>(ctx: &mut KernelContext<'_>, vectors: bool, full: bool) -> Resu
     let dtype = ctx.input(0)?.dtype();
     set_matrices(ctx, 0, dtype, batch.shape(&[p])?, &s)?;
     if !vectors {
-        // TensorFlow also outputs scalars of unspecified value.
+        // Without vectors, these outputs are scalars, whose value TensorFlow leaves unspecified.
         set_matrices(ctx, 1, dtype, Shape::scalar(), &[F::ZERO])?;
         return set_matrices(ctx, 2, dtype, Shape::scalar(), &[F::ZERO]);
     }

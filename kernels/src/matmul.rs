@@ -128,7 +128,7 @@ impl ProductSizes<'_> {
         product_with(out, self.n, x, panels, Threads::for_work(self.m * self.k * self.n));
     }
 
-    /// Returns the matrices of both factors that each of `count` products multiplies.
+    /// Returns the numbers of the two matrices, one of each factor, that each of `count` products multiplies.
     fn pairs(&self, count: usize) -> Vec<(usize, usize)> {
         let mut pairs = Vec::with_capacity(count);
         let repeats = self.plan.repeats();

@@ -32,8 +32,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
 ];
 
-/// A tap of a filter at an output pixel: the offsets of the channels of the input pixel and of the filter element.
-/// [`Operand`] gives the order.
+/// A tap of a filter at an output pixel: the offsets of the channels of the input pixel and of the filter element,
+/// indexed by [`Operand`].
 type Tap = [usize; 2];
 
 /// The inputs that have gradients.

@@ -25,8 +25,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// A function that returns a tensor of a shape, with the elements of another tensor, a box of sizes `dims`, at the
-/// positions of the layout. The other elements equal the scalar, or are zeros if there is none.
+/// A function `(tensor, dims, fill, shape, layout)` that returns a tensor of `shape` with the elements of `tensor`,
+/// whose sizes are `dims`, at the positions of `layout`, and `fill`, or zeros if it is `None`, elsewhere.
 pub(super) type EmbedFn = fn(&Tensor, &[usize], Option<&Tensor>, Shape, &Layout) -> Result<Tensor>;
 
 /// Returns the [`EmbedFn`] of a dtype.
@@ -72,7 +72,7 @@ fn pad(ctx: &mut KernelContext<'_>, embed: EmbedFn) -> Result<()> {
     Ok(())
 }
 
-/// Returns, for each axis, the index into the inner shape for each index of the padded shape.
+/// Returns, for each axis, the map from the indices of the padded shape to the mirrored indices of `inner`.
 fn mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Result<Vec<Vec<usize>>> {
     check_mirrored(inner, paddings, offset)?;
     let mut maps = Vec::with_capacity(inner.rank());
@@ -84,7 +84,7 @@ fn mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Result
     Ok(maps)
 }
 
-/// Calls `row` with the offset of a row of the inner tensor for each row of the padded one, in order.
+/// Calls `row` with the offset of a row of the inner tensor for each row of the padded tensor, in row-major order.
 fn for_each_row(inner: &Shape, maps: &[Vec<usize>], row: &mut dyn FnMut(usize)) {
     let Some(outer) = maps.len().checked_sub(1) else { return row(0) };
     if maps.iter().any(Vec::is_empty) {
@@ -129,8 +129,8 @@ fn mirror(ctx: &mut KernelContext<'_>, offset: usize, build: ExtendFn) -> Result
     Ok(())
 }
 
-/// Returns a tensor of `shape` with the elements of `input` that `maps` selects along each axis; `before` of them
-/// are in front of each row of the input.
+/// Returns a tensor of `shape` with the elements of `input` that `maps` selects along each axis; `before` mirrored
+/// elements precede each copied row of the input.
 fn extended<E: CopiedElement>(
     input: &Tensor,
     shape: Shape,

@@ -71,7 +71,7 @@ fn where_true(ctx: &mut KernelContext<'_>) -> Result<()> {
     if !(1..=8).contains(&rank) {
         device::invalid!("WhereOp : Unhandled input dimensions: {rank}");
     }
-    // Elements are compared with zero by their bits, without the signs of floats.
+    // Elements are compared with zero by their bits, without the sign bits of floats.
     let shape = input.shape();
     let out = match input.dtype() {
         Half | BFloat16 => coordinates(u16::view(input)?, !(1 << 15), shape),
@@ -89,7 +89,7 @@ fn where_true(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the coordinates of the elements that have a bit of `mask`.
+/// Returns the coordinates of the elements in which at least one bit of `mask` is set.
 fn coordinates<E>(values: &[E], mask: E, shape: &Shape) -> Result<Tensor>
 where
     E: Copy + Default + PartialEq + BitAnd<Output = E>,

@@ -27,7 +27,7 @@ type Fill = fn(&PoolSizes, &[Tensor], &mut Tensor) -> Result<()>;
 /// Sets an output from an input whose channels it pools in windows of this size.
 type FillOverDepth = fn(usize, &Tensor, &mut Tensor) -> Result<()>;
 
-/// Computes a step of a kernel.
+/// A function that runs an op in one step, given the op's windows and the [`Fill`] of its element type.
 type Step = fn(&mut KernelContext<'_>, &Pool, Fill) -> Result<()>;
 
 fn images(i: &KernelInit<'_>, step: Step, fill: Fill) -> Result<Kernel> {
@@ -139,8 +139,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     fractional::MEAN_GRAD,
 ];
 
-/// Calls `work` with each consecutive part of `len` elements of `out` and its number. Parts run in parallel if
-/// `cost`, the number of elements read altogether, is large enough.
+/// Calls `work(number, part)` for consecutive parts of `len` elements of `out`. The parts run in parallel if `cost`,
+/// the number of elements that all of them read, is large enough.
 fn each_part<T: Send>(out: &mut [T], len: usize, cost: usize, work: impl Fn(usize, &mut [T]) + Sync) {
     if out.is_empty() {
         return;

@@ -53,7 +53,7 @@ fn make(init: &KernelInit<'_>, kind: QueueKind) -> Result<Kernel> {
     )
 }
 
-/// Converts a resource handle to a reference of strings that name the same object.
+/// Converts a resource handle to a reference handle, a tensor of two strings that name the same object.
 fn by_reference(ctx: &mut device::kernel::KernelContext<'_>) -> Result<()> {
     let ResourceHandle { container, name, .. } = handle::single_handle(ctx.input(0)?)?;
     let reference = handle::string_handle(container, name)?;
@@ -89,7 +89,7 @@ fn operation(
     handle::operation(start)
 }
 
-/// Makes the kernel of an operation whose node's inputs, or outputs, are the queue's components.
+/// Makes the kernel of an operation whose inputs, or outputs, are the components of queue elements.
 fn transfer(
     init: &KernelInit<'_>,
     enqueues: bool,
@@ -123,7 +123,7 @@ fn transfer(
     })
 }
 
-/// The tensors that an operation moves into or out of the queue.
+/// An operation that moves tensors into or out of the queue.
 enum QueueTransfer {
     Enqueue(Element),
     EnqueueMany(Vec<Tensor>),

@@ -128,7 +128,7 @@ fn read_records(
     })
 }
 
-/// Returns a completion callback that converts the result with `output`.
+/// Returns a completion callback that outputs the operation's result, converted by `output`.
 fn answer<R: 'static>(done: Done, output: fn(R) -> Tensor) -> Finish<R> {
     Box::new(move |answer| done(answer.map(|answer| smallvec![output(answer).into()])))
 }

@@ -52,9 +52,9 @@ impl Monoid<Bool8> for Any {
     }
 }
 
-/// A number whose sums and products have the same bits as those of another type.
+/// A number type whose sums and products have the same bits as those of the type `Bits`.
 pub(super) trait Modular: Arithmetic {
-    /// The unsigned integer of the same size for an integer, this type itself for others.
+    /// The unsigned integer of the same size for an integer type; the type itself for other types.
     type Bits: Arithmetic;
 }
 
@@ -74,14 +74,15 @@ struct Reduction {
     /// The dtype that the reduction computes in.
     wide: DType,
     fold: Fold,
-    /// Returns the output for the results in the wide type and the number of elements per result.
+    /// Converts the results from the wide type to the output, given the number of elements per result.
     finish: fn(Tensor, usize) -> Result<Tensor>,
-    /// True if the output differs from the input even if no element is combined with another.
+    /// True if the output differs from the input even if each result comes from one element.
     always: bool,
 }
 
 impl Reduction {
-    /// Returns a reduction that computes in the wide type of `T`, of which `W` has the same size.
+    /// Returns the reduction of elements of type `T` by the function `O`, computed in the wide type of `T`; `W` is the
+    /// wide type or a type of the same size.
     fn of<T: Lane, W: Element, O: Monoid<W>>() -> Reduction {
         let load: Option<Load> = if T::NATIVE { None } else { Some(widen::<T>) };
         Reduction {

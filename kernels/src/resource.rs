@@ -196,7 +196,7 @@ fn gather(params: &Tensor, indices: &Tensor, batch_dims: i64) -> Result<Tensor> 
     let out_shape = Shape::new(&dims)?;
     let row: usize = shape[batch + 1..].iter().product();
     let per_batch: usize = at[batch..].iter().product();
-    // Row numbers are relative to a batch entry; `start` returns the first row of its params.
+    // Indices count rows within a batch entry; `start(i)` returns the first row of the entry of the `i`-th index.
     let start = |i: usize| i.checked_div(per_batch).unwrap_or(0) * shape[batch];
     if params.dtype() == DType::String {
         let from = params.as_strings()?;

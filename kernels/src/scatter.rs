@@ -145,7 +145,7 @@ fn apply(update: Update, dtype: DType) -> Result<Apply> {
     }
 }
 
-/// The destinations of updates: numbers of slices, each of `len` elements.
+/// The numbers of the slices to which updates are applied; each slice has `len` elements.
 struct SliceNumbers {
     numbers: Vec<usize>,
     len: usize,
@@ -157,7 +157,7 @@ impl SliceNumbers {
     }
 }
 
-/// The number of a slice that is out of range and is skipped.
+/// Stands for the number of a slice that is out of range, whose update is skipped.
 const OUT_OF_RANGE: usize = usize::MAX;
 
 fn rows(params: &Shape, indices: &Tensor, updates: &Shape, is_ref: bool) -> Result<SliceNumbers> {
@@ -218,7 +218,7 @@ fn slices(
     let batch = &read_in[..read_in.len() - 1];
     let len = params[depth..].iter().product();
     if depth == 0 && len == 0 {
-        // Nothing would bound the number of indices, because neither indices nor updates have elements.
+        // The updates are not listed: their number is unbounded, because neither indices nor updates have elements.
         return Ok(SliceNumbers { numbers: Vec::new(), len });
     }
     let flat = indices.to_i64s()?;
@@ -314,8 +314,8 @@ fn combine<T: Arithmetic, C: Combine<T>>(
     Ok(())
 }
 
-/// Calls `work` with bands of slices, in parallel if there are many updates, and with the number of each band's first
-/// slice. `elements` are elements of `size` bytes.
+/// Calls `work(number of the first slice, band)` for bands of slices, in parallel if there are many updates. `elements`
+/// has `size` bytes per element.
 fn in_bands(
     elements: &mut [u8],
     places: &SliceNumbers,
@@ -328,7 +328,7 @@ fn in_bands(
     split_bands(elements, 0, places.len * size, bands, work);
 }
 
-/// Calls `work` with the slices from number `first` on, in two halves in parallel while `bands` allows it.
+/// Calls `work` with up to `bands` bands of slices, the first of which has number `first`, in parallel.
 fn split_bands(
     band: &mut [u8],
     first: usize,

@@ -39,17 +39,18 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("SegmentMin", SORTED, |init| sorted(init, Min)),
 ];
 
-/// The segment of each row.
+/// The rows of a tensor, with the segment of each row.
 struct Rows<'a> {
     /// Rows with a negative id belong to no segment.
     ids: &'a [i64],
-    /// The elements of a row.
+    /// Elements per row.
     len: usize,
-    /// True if the ids ascend and a segment starts with its first row, not with the value of an empty segment.
+    /// True if the ids ascend; the result of a segment then starts from its first row, not from the value of an empty
+    /// segment.
     sorted: bool,
 }
 
-/// A function that sets a tensor's rows to combinations of the rows of another tensor, which segments consist of.
+/// A function that sets each row of a tensor to the combination of the rows of another tensor that form a segment.
 type Combine = fn(&mut Tensor, &Tensor, &Rows<'_>) -> Result<()>;
 
 fn unsorted(init: &KernelInit<'_>, reduction: Reduction) -> Result<Kernel> {

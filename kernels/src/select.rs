@@ -47,16 +47,16 @@ fn choose<E: CopiedElement>(condition: &[Bool8], t: &Operand<'_, E>, e: &Operand
     }
 }
 
-/// Passes one branch through unchanged.
+/// Outputs one branch unchanged: the first if `condition` is true, else the second.
 fn pass(ctx: &mut KernelContext<'_>, condition: bool) -> Result<()> {
     let out = ctx.take_input(if condition { 1 } else { 2 })?;
     ctx.set_output(0, out);
     Ok(())
 }
 
-/// The way in which the condition of `Select` selects.
+/// The parts of the branches between which the condition of `Select` chooses.
 enum Selection {
-    /// One branch as a whole: the first if the condition holds.
+    /// A whole branch: the first if true, else the second.
     Branch(bool),
     /// Single elements.
     Elements,
@@ -242,7 +242,8 @@ fn clip(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The values that are clipped at a time, so that a single bound is read like one bound per value.
+/// The number of values that are clipped at a time: a single bound is repeated as often, so that it is read like one
+/// bound per value.
 const CLIPPED: usize = 64;
 
 /// Clips each value to its bounds. A single bound holds for all values.

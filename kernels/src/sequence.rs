@@ -139,7 +139,7 @@ fn unravel(ctx: &mut KernelContext<'_>) -> Result<()> {
 
 type Cross = fn(&mut Tensor, &Tensor, &Tensor) -> Result<()>;
 
-/// Sets each vector of `out` to the cross product of a vector of `a` and one of `b`.
+/// Sets each vector of `out` to the cross product of the vectors at the same position in `a` and `b`.
 fn cross<T: Modular>(out: &mut Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
     fn cross_bits<T: Arithmetic>(out: &mut [T], a: &[T], b: &[T]) {
         let pairs = a.chunks_exact(3).zip(b.chunks_exact(3));

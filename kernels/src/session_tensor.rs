@@ -52,7 +52,7 @@ struct SessionTensor(AnyTensor);
 impl Resource for SessionTensor {
     const KIND: &'static str = "SessionTensor";
 
-    // A replica needs no copy, because the session ends with the process.
+    // No replica is needed, because the session ends with the process.
     fn replica(_: &Arc<SessionTensor>) -> Replica {
         Replica::NotNeeded
     }
@@ -70,7 +70,7 @@ fn missing(name: &str) -> Error {
     Error::new(Code::InvalidArgument, message)
 }
 
-/// The names of the tensors that one node has stored; dropping it removes them.
+/// The names of the tensors that one node has stored; dropping the list removes the tensors.
 struct StoredByNode {
     device: Arc<Device>,
     names: Mutex<Vec<Arc<str>>>,

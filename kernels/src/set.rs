@@ -18,7 +18,7 @@ trait Member<'a>: Ord + Copy {
     /// Returns a tensor's elements.
     fn all(tensor: &'a Tensor) -> Result<Vec<Self>>;
 
-    /// Returns a vector of these members, of a dtype.
+    /// Returns a vector tensor of a dtype with these members.
     fn vector(dtype: DType, members: &[Self]) -> Result<Tensor>;
 }
 

@@ -179,7 +179,7 @@ fn ensure_shape(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Returns both inputs as shapes in plain numbers. They are not checked as shapes, because no tensor gets them.
+/// Returns both inputs as lists of sizes. They are not checked like the shape of a tensor, because no tensor gets them.
 fn shape_vectors(ctx: &KernelContext<'_>) -> Result<(Vec<i64>, Vec<i64>)> {
     let read = |i: usize| -> Result<Vec<i64>> {
         let sizes = ctx.input(i)?;

@@ -90,8 +90,8 @@ fn move_blocks(ctx: &mut KernelContext<'_>, block: Option<i64>, to_batch: bool) 
     Ok(())
 }
 
-/// The layout of both sides of a move: the wide side has the whole space, the narrow side has a batch of the parts of
-/// blocks.
+/// The layouts between which elements are moved: the wide side holds whole images, the narrow side holds a batch of
+/// smaller images that take one pixel of each block.
 struct Layout<'a> {
     blocks: &'a Blocks,
     /// The spatial sizes of the wide side and of the narrow side.
@@ -116,7 +116,7 @@ impl<'a> Layout<'a> {
     }
 
     /// Returns the row of the wide side that corresponds to row `row` of the narrow side; a row is `depth` elements.
-    /// `None` if it was padding or was cropped.
+    /// `None` if the narrow row is padding, or is cropped.
     fn wide_row(&self, mut row: usize) -> Option<usize> {
         let mut place = [0; 16];
         let axes = self.narrow.len();

@@ -48,7 +48,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Returns a scalar input, counted from the last input.
+/// Returns the scalar input that is `from_end` inputs before the end of the inputs.
 fn last_input<'a>(ctx: &'a KernelContext<'_>, from_end: usize) -> Result<&'a Tensor> {
     let input = ctx.input(ctx.num_inputs() - from_end)?;
     if input.shape().rank() != 0 {

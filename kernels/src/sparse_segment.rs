@@ -63,8 +63,8 @@ fn forward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
     })
 }
 
-/// A function that sets the rows of a tensor, of a number of elements, to the sums of rows of another tensor; given
-/// the segments and the indices of these rows.
+/// A function `(out, data, row, [segments, indices], divisor)` that sets the rows of `out`, which have `row` elements,
+/// to the sums of the rows of `data` at `indices` by segment, divided by `divisor`.
 type Sums = fn(&mut Tensor, &Tensor, usize, [&[i64]; 2], Divisor) -> Result<()>;
 
 fn sums<T: Lane<Wide: Arithmetic + num_traits::NumCast>>(
@@ -123,7 +123,7 @@ fn backward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
 
 type Spread = fn(&Tensor, Shape, [&[i64]; 2], &[f64]) -> Result<Tensor>;
 
-/// Returns a tensor to whose target rows the scaled gradients of segments are added.
+/// Returns a tensor of `shape` with the gradients of `segments`, times their scales, added to the rows `targets`.
 fn spread<T: Lane<Wide: Arithmetic + num_traits::NumCast>>(
     grad: &Tensor,
     shape: Shape,

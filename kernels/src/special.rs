@@ -131,7 +131,7 @@ fn polygamma(n: f64, x: f64) -> f64 {
     sign * libm::tgamma(n + 1.0) * zeta(n + 1.0, x)
 }
 
-/// The most terms of the series and of the continued fraction; neither changes after that.
+/// The most terms of the series and of the continued fraction; both converge with fewer.
 const TERMS: usize = 2000;
 
 /// Returns `x^a e^-x / gamma(a)`.
@@ -174,7 +174,7 @@ fn gamma_fraction(a: f64, x: f64) -> f64 {
     gamma_density(a, x) * h
 }
 
-/// Returns whether the incomplete gamma functions are defined.
+/// Returns whether the incomplete gamma functions are defined for these arguments.
 fn has_gamma(a: f64, x: f64) -> bool {
     a > 0.0 && x >= 0.0
 }
@@ -216,7 +216,7 @@ fn gamma_quantile_slope(a: f64, x: f64) -> f64 {
     slope_or_end(a, x, inner_quantile_slope)
 }
 
-/// Returns the derivative inside the interval from 0 to infinity, and its limits at both ends.
+/// Returns a derivative at `x`: `inside(a, x)` between 0 and infinity, and its limits at both ends.
 fn slope_or_end(a: f64, x: f64, inside: impl Fn(f64, f64) -> f64) -> f64 {
     match x {
         0.0 => 0.0,
@@ -231,7 +231,7 @@ fn inner_quantile_slope(a: f64, x: f64) -> f64 {
     if x > 1.0 && x > a { gamma_fraction_slope(a, x) } else { gamma_series_slope(a, x) }
 }
 
-/// Computes the derivative from the series, term by term.
+/// Computes [`inner_quantile_slope`] from the series of the distribution function, derived term by term.
 fn gamma_series_slope(a: f64, x: f64) -> f64 {
     let (mut term, mut sum, mut n) = (1.0, 1.0, a);
     let (mut term_slope, mut sum_slope) = (0.0f64, 0.0f64);
@@ -248,7 +248,7 @@ fn gamma_series_slope(a: f64, x: f64) -> f64 {
     -x / a * (sum_slope + sum * (x.ln() - crate::numeric::scalar::Real::digamma(a + 1.0)))
 }
 
-/// Computes the derivative from the continued fraction, step by step.
+/// Computes [`inner_quantile_slope`] from the continued fraction, derived step by step.
 fn gamma_fraction_slope(a: f64, x: f64) -> f64 {
     // Each number is paired with its derivative with respect to `a`.
     let bounded = |v: f64| if v.abs() < f64::MIN_POSITIVE { f64::MIN_POSITIVE } else { v };

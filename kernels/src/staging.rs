@@ -115,7 +115,7 @@ fn start<A>(ctx: AsyncContext, arguments: Result<A>, run: impl FnOnce(&Arc<Cance
     }
 }
 
-/// Returns the inputs from `first` on.
+/// Returns the inputs from number `first` on as a tuple to store.
 fn tuple(ctx: &AsyncContext, first: usize) -> Result<Tuple> {
     ctx.inputs[first..].iter().map(|input| AnyTensor::persisted(input.clone(), &ctx.device)).collect()
 }
@@ -128,7 +128,7 @@ fn tensors(done: Done) -> Finish<Tuple> {
     Box::new(move |result| done(result.map(values)))
 }
 
-/// Returns the completion callback of a node that outputs the tensors without their key.
+/// Returns the completion callback of a node that outputs the tensors of a tuple without the tuple's key.
 fn without_key(done: Done) -> Finish<(i64, Tuple)> {
     Box::new(move |result| done(result.map(|(_, tuple)| values(tuple))))
 }
@@ -162,7 +162,7 @@ fn map_stage(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// An operation on the tuple of a key.
+/// A function that starts an operation on the tuple with a given key.
 type OnTuple = fn(&StagingMap, &Arc<Cancellation>, i64, TupleIndices, Finish<(i64, Tuple)>);
 
 fn by_key(init: &KernelInit<'_>, run: OnTuple) -> Result<Kernel> {

@@ -75,7 +75,7 @@ pub(super) fn of_value(tag: &[u8], write: impl FnOnce(&mut Writer)) -> Writer {
     summary
 }
 
-/// Returns a histogram summary; error messages call it `name`, or `infinite` for infinite values.
+/// Returns a histogram summary; errors call the values `name`, or `infinite` if a value is infinite.
 pub(super) fn of_histogram(tag: &[u8], values: &Tensor, name: &str, infinite: &str) -> Result<Writer> {
     let histogram = histogram::of(values, &histogram::HistogramLabel { name, infinite })?;
     Ok(of_value(tag, |v| _ = v.message(5, |h| histogram.write(h))))

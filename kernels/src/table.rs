@@ -181,8 +181,8 @@ fn anonymous(_: &KernelInit<'_>, make: MakeTable) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel of an operation on a table; `inputs` and `outputs` are the indices of its keys and values,
-/// alternating.
+/// Makes the kernel of an operation on a table; `inputs` and `outputs` are the numbers of the node's inputs and outputs
+/// that are keys and values, alternating.
 fn operation(
     init: &KernelInit<'_>,
     inputs: &'static [usize],

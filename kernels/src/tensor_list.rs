@@ -8,7 +8,7 @@ use crate::plan::tensor_list::{
 use device::kernel::KernelDef;
 use graph::Tensor;
 
-/// Kernel table entries for lists of host tensors.
+/// Makes the kernel table entries of ops on lists of host tensors.
 macro_rules! rows {
     ($($op:literal: $make:expr;)*) => {
         &[$(KernelDef::of($op, &[], $make),)*]

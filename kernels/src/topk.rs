@@ -50,11 +50,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// The key of NaN, below the keys of all numbers.
 const NAN: u64 = 0;
 
-/// Elements as unsigned integers in the same order, so that one selection serves all dtypes.
+/// The elements as unsigned integers with the same order, so that one selection serves all dtypes.
 #[derive(Default)]
 struct Keys {
     keys: Vec<u64>,
-    /// True if [`NAN`] is the key of NaN, and not of the least integer.
+    /// True if the elements are floats, for which the key [`NAN`] means NaN and not the least integer.
     are_floats: bool,
 }
 

@@ -16,8 +16,8 @@ use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Kernel table entries for the ops of each optimizer: the group of dtypes, the rule, the number of variables
-/// (including slots), and the flag attribute.
+/// Makes the kernel table entries of each optimizer's ops, given the group of dtypes, the rule, the number of variables
+/// (including slots), and the name of the flag attribute.
 macro_rules! kernels {
     ($($group:ident $rule:ident $count:literal $flag:literal: $($op:literal)*;)*) => {
         &[$($(
@@ -167,7 +167,7 @@ fn rows(var: &Shape, grad: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
     }
 }
 
-/// Updates every element, in two halves in parallel where that pays.
+/// Updates every element of `vars`, in two halves in parallel where that pays.
 fn dense<T: Lane<Wide: Analytic>, const V: usize>(
     mut vars: [&mut [T]; V],
     grad: &[T],
@@ -184,7 +184,7 @@ fn dense<T: Lane<Wide: Analytic>, const V: usize>(
     join(|| dense::<T, V>(left, left_grad, update, true), || dense::<T, V>(right, right_grad, update, true));
 }
 
-/// The rows of a sparse gradient.
+/// The rows of the variable that the rows of a sparse gradient update.
 struct GradientRows {
     numbers: Vec<usize>,
     /// Elements per row.
@@ -243,7 +243,7 @@ const BLOCK: usize = 16;
 /// The elements of 16-bit floats that are widened at a time.
 const WIDENED: usize = 4 * BLOCK;
 
-/// Returns empty slices, to be replaced.
+/// Returns an array of empty slices as placeholders.
 fn no_slices<'a, T, const V: usize>() -> [&'a mut [T]; V] {
     std::array::from_fn(|_| Default::default())
 }

@@ -69,7 +69,7 @@ functions! {
     PopulationCount: Integer -> u8, |x| x.count_ones() as u8;
 }
 
-/// A complex number with a direction.
+/// A type of complex numbers, which have a direction.
 trait Direction: Copy {
     /// Returns the number divided by its absolute value; 0 for 0.
     fn direction(self) -> Self;
@@ -127,7 +127,7 @@ macro_rules! kernel {
     };
 }
 
-/// Defines a kernel for the types of [`SIGNED`].
+/// Defines the kernel of a function for the dtypes [`SIGNED`].
 macro_rules! signed {
     ($op:literal, $Function:ident) => {
         KernelDef::of($op, &[("T", SIGNED)], |init| {
@@ -137,7 +137,7 @@ macro_rules! signed {
     };
 }
 
-/// Defines a kernel of a function that consists of calls.
+/// Defines the kernel of a function that calls a library for each element, so that it has no vector instructions.
 macro_rules! calls {
     ($op:literal, $group:ident, $types:expr, $Function:ident) => {
         KernelDef::of($op, &[("T", $types)], |init| {

@@ -38,7 +38,7 @@ fn unique(init: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(move |ctx| unique_of(ctx, out_idx))
 }
 
-/// Keys that are equal if the elements are equal.
+/// The keys of elements; two keys are equal if their elements are equal.
 enum Keys<'a> {
     Numbers(Vec<Key>),
     Strings(&'a [Bytes]),
@@ -171,7 +171,7 @@ fn unique_of(ctx: &mut KernelContext<'_>, out_idx: DType) -> Result<()> {
     Ok(())
 }
 
-/// Copies the rows with these numbers, of a packed tensor of sizes `dims`, to consecutive places of the layout `to`.
+/// Copies the rows numbered `rows` of a packed tensor of sizes `dims` to consecutive positions of the layout `to`.
 fn copy_rows<E: CopiedElement>(
     dims: &[usize],
     values: &[E],

@@ -63,8 +63,8 @@ pub(super) fn shared_name(init: &KernelInit<'_>) -> Result<(String, String)> {
 fn variable(init: &KernelInit<'_>) -> Result<Kernel> {
     let (container, name) = shared_name(init)?;
     let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?);
-    // The cached variable, and the number of removals from resource containers when it was found: after another
-    // removal the variable may be gone.
+    // The cached variable, and the number of removals from resource containers when it was found: once that number has
+    // changed, the variable may be gone.
     let found: Mutex<(u64, Weak<Variable>)> = Mutex::default();
     let node_name = init.node.name.clone();
     Kernel::sync(move |ctx| {

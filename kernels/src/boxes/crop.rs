@@ -21,15 +21,15 @@ pub(super) struct Crops<'a> {
     method: CropMethod,
 }
 
-/// A pixel of a crop whose position lies inside the image.
+/// A pixel of a crop that samples a position inside the image.
 pub(super) struct Sample {
     column: usize,
     /// The offset of the pixel's channels in the row of the crop.
     at: usize,
-    /// The offsets of the image pixels around the position: top left, top right, bottom left, bottom right. All are
-    /// the nearest pixel if the crop takes that.
+    /// The offsets of the image pixels around the sampled position: top left, top right, bottom left, bottom right;
+    /// with [`CropMethod::Nearest`], four times the offset of the nearest pixel.
     corners: [usize; 4],
-    /// The distances of the position from the top left corner.
+    /// The distance of the sampled position from the top left pixel in rows (`down`) and columns (`across`).
     down: f32,
     across: f32,
 }
@@ -105,8 +105,8 @@ impl<'a> Crops<'a> {
         }
     }
 
-    /// Adds to the gradient of a box's sides, given how the loss changes with the coordinates that a pixel at
-    /// `[row, column]` of the crop samples.
+    /// Adds the contribution of a crop's pixel to the gradient of the box's sides. `places` is the pixel's row and
+    /// column in the crop, `slopes` the derivatives of the loss by the coordinates that the pixel samples.
     fn add_to_sides(&self, sides: &mut [f32], places: [usize; 2], slopes: [f32; 2]) {
         for (axis, (place, slope)) in places.into_iter().zip(slopes).enumerate() {
             let last = (self.image[axis] - 1) as f32;
@@ -121,12 +121,12 @@ impl<'a> Crops<'a> {
     }
 }
 
-/// Returns the whole coordinates at or before and at or after `at`, and the distance from the first to `at`.
+/// Returns `at` rounded down, `at` rounded up, and the distance of `at` from the number below.
 fn around(at: f32) -> (usize, usize, f32) {
     (at.floor() as usize, at.ceil() as usize, at - at.floor())
 }
 
-/// Writes crops of an image; pixels outside the image get the value given last.
+/// A function that writes the crops of an image; the last argument is the value of pixels outside the image.
 type WriteCrops = fn(&Crops<'_>, &Tensor, &mut Tensor, f32) -> Result<()>;
 
 /// `CropAndResize`: pixels outside the image get the value `outside`.

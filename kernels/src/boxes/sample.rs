@@ -24,17 +24,17 @@ impl Rectangle {
     }
 }
 
-/// `SampleDistortedBoundingBox`: the attributes and the op's position in its random stream.
+/// The attributes of `SampleDistortedBoundingBox`, and its stream of random words.
 pub(super) struct Sampler {
     stream: WordStream,
-    /// The fraction of some box that a sample must cover; `None` if it is input 2.
+    /// The fraction of at least one box that a sample must cover; `None` if input 2 gives it.
     covered: Option<f32>,
     /// The bounds of the ratio of width to height.
     ratios: [f32; 2],
     /// The bounds of the area, as a fraction of the image's area.
     areas: [f32; 2],
     attempts: usize,
-    /// Set if the whole image stands for the box when no boxes are given.
+    /// Set if the whole image counts as the only box when no boxes are given.
     use_image_if_none: bool,
 }
 
@@ -120,8 +120,8 @@ impl Sampler {
         Ok(())
     }
 
-    /// Returns a random crop with the given ratio of width to height and an area within bounds; `None` if no such
-    /// crop fits into the image.
+    /// Returns a random crop with the given ratio of width to height and an area within the bounds `areas`; `None` if
+    /// no such crop fits into the image.
     fn crop(&self, width: i32, height: i32, ratio: f32, words: &mut Words) -> Option<Rectangle> {
         if self.areas[0] > self.areas[1] || ratio <= 0.0 {
             return None;
@@ -132,7 +132,7 @@ impl Sampler {
         let mut tall = rounded((least / ratio).sqrt());
         let mut tallest = rounded((most / ratio).sqrt());
         if width_of(tallest) > width {
-            // The largest height whose rounded width still fits.
+            // The largest height whose rounded width fits into the image.
             tallest = ((f64::from(width) + 0.5 - f64::from(0.000_000_1_f32)) / f64::from(ratio)) as i32;
             if width_of(tallest) > width {
                 tallest -= 1;

@@ -24,7 +24,7 @@ struct Candidate {
 impl Eq for Candidate {}
 
 impl Ord for Candidate {
-    /// Orders by score; among equal scores the box with the lower number is the greater.
+    /// Orders by score; of two boxes with equal scores, the box with the lower index is the greater.
     fn cmp(&self, other: &Candidate) -> Ordering {
         self.score.total_cmp(&other.score).then(other.number.cmp(&self.number))
     }
@@ -36,7 +36,7 @@ impl PartialOrd for Candidate {
     }
 }
 
-/// Returns the numbers and scores of the selected boxes; `overlap` gives the overlap of two boxes.
+/// Returns the indices and scores of the selected boxes; `overlap(i, j)` returns the overlap of boxes `i` and `j`.
 fn select(
     scores: &[f32],
     limits: &SuppressionLimits,
@@ -60,8 +60,8 @@ fn select(
                 suppressed = true;
                 break;
             }
-            // A soft suppression lowers scores with overlap. A hard one leaves the score, times 1, or makes it 0 if
-            // the overlap is NaN.
+            // Soft suppression lowers the score by the overlap. Hard suppression multiplies it by 1, or by 0 if the
+            // overlap is NaN.
             let counts = soft || common <= limits.overlap;
             let weight = if counts { rounded(rounded(rounded(scale * common) * common).exp()) } else { 0.0 };
             next.score = rounded(next.score * weight);
@@ -138,7 +138,7 @@ pub(super) fn version_1(ctx: &mut KernelContext<'_>, threshold: f32) -> Result<(
     Ok(())
 }
 
-/// Selects boxes by the inputs' rules. Also returns the most boxes that may be selected.
+/// Returns the boxes selected by the limits in the inputs from 2 on, and the most boxes that may be selected.
 fn suppressed(ctx: &KernelContext<'_>) -> Result<(Vec<(usize, f32)>, usize)> {
     let limits = SuppressionLimits::of(ctx.input(1)?.dtype(), &ctx.inputs_from(2)?)?;
     Ok((select_boxes(ctx, &limits)?, limits.most))
@@ -151,7 +151,7 @@ pub(super) fn versions_2_and_3(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the least length of the outputs: the most boxes that may be selected if outputs are padded, else 0.
+/// Returns the length to which outputs are padded: the most boxes that may be selected, or 0 without padding.
 fn length(padded: bool, most: usize) -> usize {
     if padded { most } else { 0 }
 }

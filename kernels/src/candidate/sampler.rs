@@ -27,7 +27,8 @@ pub(super) trait Sampler: Send + Sync {
     fn batch(&self, fill: &mut FillFn<'_>, count: &mut CountFn<'_>, true_classes: &[i64]) -> Result<()>;
 }
 
-/// Returns a uniform number below `n`. Numbers of an incomplete last range of `n` are redrawn.
+/// Returns a uniform number below `n`. Random words below `2^32 mod n` are redrawn, so that all results are equally
+/// likely.
 fn below(numbers: &mut PhiloxWords, n: u32) -> u32 {
     if n.is_power_of_two() {
         return numbers.next() & (n - 1);
@@ -154,7 +155,7 @@ impl Unigram {
         let Some(count) = usize::try_from(range).ok().filter(|&r| r < i32::MAX as usize) else {
             invalid!("range_max of a learned unigram sampler must be below {}, not {range}", i32::MAX);
         };
-        // Allocates once, so that a range for which there is no memory is refused here with an error.
+        // The allocation fails with an error if there is no memory for so many classes; the tensor itself is not used.
         Tensor::unspecified(DType::Int64, Shape::new(&[count])?)?;
         let sums = (1..=count).map(|at| (at & at.wrapping_neg()) as i32).collect();
         Ok(Unigram(Mutex::new(Weights { weights: vec![1; count], sums, total: count as i32 })))
@@ -192,7 +193,7 @@ pub(super) struct FixedUnigram {
     table: Vec<(f32, i64)>,
 }
 
-/// The most reserved ids. They are limited because they use memory that no input accounts for.
+/// The largest number of reserved ids, limited because they use memory that no input accounts for.
 const MAX_RESERVED: i64 = 1 << 20;
 
 impl FixedUnigram {
@@ -265,7 +266,7 @@ fn alias_table(weights: &[f32]) -> Vec<(f32, i64)> {
         chances[h] -= 1.0 - chances[l];
         if chances[h] < 1.0 { low.push(h) } else { high.push(h) }
     }
-    // Classes left over because of rounding are always kept.
+    // Classes still in `low` or `high`, which is a result of rounding, are always kept.
     for i in low.into_iter().chain(high) {
         chances[i] = 1.0;
         aliases[i] = i as i64;
@@ -293,7 +294,7 @@ impl Sampler for FixedUnigram {
     }
 }
 
-/// Every class once, in order.
+/// A sampler without randomness: each batch contains every class once, in ascending order.
 pub(super) struct AllClasses(pub(super) i64);
 
 impl Sampler for AllClasses {

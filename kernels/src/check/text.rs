@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn summaries() -> Result<()> {
+    fn summary_ends_at_the_limit() -> Result<()> {
         let m = Tensor::try_from([[1i32, 2], [3, 4]])?;
         let cube = Tensor::vector(&[0i64, 1, 2, 3, 4, 5, 6, 7])?.reshaped([2, 2, 2].try_into()?)?;
         for (value, limit, text) in [
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts() -> Result<()> {
+    fn layout_abbreviates_long_axes() -> Result<()> {
         let m = Tensor::vector(&(0..100).collect::<Vec<i32>>())?.reshaped([10, 10].try_into()?)?;
         let cube = Tensor::vector(&[0i32, 1, 2, 3, 4, 5, 6, 7])?.reshaped([2, 2, 2].try_into()?)?;
         let rows = "[[0 1 ... 8 9]\n [10 11 ... 18 19]\n ...\n [80 81 ... 88 89]\n [90 91 ... 98 99]]";

@@ -10,7 +10,7 @@ use jpeg_encoder::{ColorType, Encoder, PixelDensity, PixelDensityUnit, SamplingF
 /// The colours that an encoded JPEG file must have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Colours {
-    /// The colours of the image.
+    /// The colours that the input image has.
     Any,
     Grey,
     Rgb,
@@ -72,8 +72,8 @@ impl Jpeg {
         let mut file = Vec::new();
         let mut encoder = Encoder::new(&mut file, (quality as u8).max(1));
         encoder.set_progressive(self.progressive);
-        // The encoder writes files with optimised Huffman tables in file_len scan per component, which some decoders
-        // reject if components differ in size.
+        // The encoder writes files with optimised Huffman tables in one scan per component, which some decoders reject
+        // if components differ in size.
         encoder.set_optimized_huffman_tables(self.optimized && !self.downsampled || self.progressive);
         encoder.set_sampling_factor(if self.downsampled {
             SamplingFactor::F_2_2
@@ -135,7 +135,7 @@ pub(super) fn jpeg_of_quality(_: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// `EncodePng`: outputs file_len file per image of a batch.
+/// `EncodePng`: outputs one file per image of a batch.
 pub(super) fn png(init: &KernelInit<'_>) -> Result<Kernel> {
     let compression: i64 = init.attr("compression")?;
     if !(-1..=9).contains(&compression) {

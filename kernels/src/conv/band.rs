@@ -6,11 +6,11 @@ use crate::numeric::cpu_cache;
 use crate::numeric::cpu_cache::FLOATS_PER_LINE;
 use std::ops::Range;
 
-/// The memory layout of the source pixels that a phase reads.
+/// The memory layout of the source pixels that a [`Phase`] reads.
 #[derive(Clone, Debug)]
 pub(super) struct Band {
     image: Image,
-    /// The least and the greatest offset of the pixels read, for rows and for columns.
+    /// The least and the greatest offset of the taps from the target pixel, for rows and for columns.
     reach: [[isize; 2]; 2],
     /// Set if zeros are stored around the image as far as taps reach, so that no tap is left out.
     pub(super) has_margins: bool,
@@ -18,8 +18,8 @@ pub(super) struct Band {
     columns: usize,
     /// Elements from one pixel to the next.
     pixel: usize,
-    /// Channels stored together: a line holds these channels of all its pixels, then the next ones. Either all
-    /// channels, or a number that divides them.
+    /// The number of channels in a slice: a line stores the first slice of all its pixels, then the second, and so on.
+    /// Either all channels, or a number that divides them.
     slice: usize,
     /// Source rows and columns between the pixels that neighbouring target pixels read. Lines and pixels that no
     /// target pixel reads are not copied.
@@ -58,8 +58,9 @@ pub(super) fn most_elements() -> usize {
 }
 
 impl Band {
-    /// Chooses the layout. Each of the filter's groups reads `channels` of every pixel. If these are few, zeros are
-    /// stored around the image: reading them costs less than finding out which target pixels need them.
+    /// Chooses the layout. Each of the filter's groups reads `channels` of every pixel. If these channels are few,
+    /// zeros are stored around the image: reading zeros costs less than finding the target pixels with taps outside the
+    /// image.
     pub(super) fn new(image: Image, phase: &Phase, reads: AccessPattern, channels: usize) -> Band {
         let reach = [0, 1].map(|axis| phase.reach(axis));
         let last = [0, 1].map(|axis| ((phase.count[axis].max(1) - 1) * phase.stride[axis]) as isize);
@@ -94,8 +95,8 @@ impl Band {
         }
     }
 
-    /// Returns whether the band for one row of target pixels has a reasonable size: strides, dilations and paddings
-    /// may be arbitrarily large.
+    /// Returns whether the band for one row of target pixels is the image itself, or a copy of at most [`LARGEST`]
+    /// elements; large strides, dilations or paddings may require more.
     pub(super) fn is_bounded(&self) -> bool {
         let height = (self.reach[0][1] - self.reach[0][0]) as usize + 1;
         let height = if self.has_margins { height } else { height.min(self.image.rows) };
@@ -104,22 +105,23 @@ impl Band {
         !self.is_copied || line.saturating_mul(height) <= LARGEST
     }
 
-    /// Returns the elements of a line.
+    /// Returns the number of elements of a line.
     fn line(&self) -> usize {
         self.columns * self.pixel * self.image.channels.div_ceil(self.slice)
     }
 
-    /// Returns the elements between the lines that neighbouring rows of target pixels read.
+    /// Returns the number of elements between the lines that neighbouring rows of target pixels read.
     pub(super) fn lines_apart(&self) -> usize {
         self.stride[0] * self.line()
     }
 
-    /// Returns the elements between the pixels that neighbouring target pixels of a line read.
+    /// Returns the number of elements between the pixels that neighbouring target pixels of a line read.
     pub(super) fn step(&self) -> usize {
         self.stride[1] * self.pixel
     }
 
-    /// Returns the elements between the pixels under two taps that lie this many source rows and columns apart.
+    /// Returns the number of elements between the pixels under two taps that lie this many source rows and columns
+    /// apart.
     pub(super) fn distance(&self, [rows, columns]: [isize; 2]) -> usize {
         (rows * self.line() as isize + columns * self.pixel as isize) as usize
     }
@@ -176,8 +178,8 @@ impl Band {
         if self.has_margins { self.reach[1][0] } else { 0 }
     }
 
-    /// Returns the start of the source pixel that a target pixel reads at this offset; it must lie inside the
-    /// image.
+    /// Returns the index of the first element of the source pixel at an offset from a target pixel; the source pixel
+    /// must lie inside the image.
     pub(super) fn pixel_start(&self, lines: BandLines, pixel: [usize; 2], offset: [isize; 2]) -> usize {
         let [row, column] = [0, 1].map(|i| (pixel[i] * self.stride[i]) as isize + offset[i]);
         lines.start + self.distance([row - lines.top, column - self.left()])

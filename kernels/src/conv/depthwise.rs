@@ -33,7 +33,8 @@ impl Depthwise {
         Depthwise { sizes, multiplier, threads: Threads::for_work(work.saturating_mul(8)) }
     }
 
-    /// Calls `work` with each part of `len` elements and its number, on several threads if that pays off.
+    /// Calls `work` with each part of `len` elements of `out` and the part's number, on several threads if that pays
+    /// off.
     fn for_each_part<W: Send>(&self, out: &mut [W], len: usize, work: impl Fn(usize, &mut [W]) + Sync) {
         for_parts(out, len, self.threads == Threads::All, work);
     }
@@ -48,7 +49,7 @@ impl Depthwise {
         (first..end, (first * w.stride + reach).saturating_sub(w.pad_before))
     }
 
-    /// Returns the filter's elements of one tap.
+    /// Returns the filter's elements for the tap in a row and a column of the filter.
     fn tap<'a, W>(&self, filter: &'a [W], row: usize, column: usize) -> &'a [W] {
         let channels = self.sizes.out_channels;
         &filter[(row * self.sizes.columns.filter + column) * channels..][..channels]

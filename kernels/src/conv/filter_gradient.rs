@@ -15,26 +15,26 @@ use graph::{DType, Shape, Tensor};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Approximate number of pixels per sweep: enough that writing the result costs little, few enough that no sum gets
-/// long.
+/// Approximate number of output pixels per sweep, which adds the products of these pixels to the gradient: enough that
+/// writing the gradient costs little, few enough that no sum gets long.
 const PIXELS: usize = 400;
 
-/// Number of parts of the images if each thread computes the whole gradient of some parts.
+/// Number of parts into which the images are split if each thread computes the whole gradient of some parts.
 const PARTS: usize = 16;
 
-/// Elements of the parts' sum added at a time, so that they stay in the first-level cache.
+/// Elements of the parts' gradients that are added up at a time, so that they stay in the first-level cache.
 const SUMMED: usize = 4096;
 
 /// Rows of the filter up to which `dy` is read in place instead of being packed into panels, if its own rows are
 /// also at most [`NEAR_ELEMENTS`] elements.
 const FEW_ROWS: usize = 32;
-/// Elements up to which neighbouring rows of `dy` are close together.
+/// The most elements per row of `dy` for which neighbouring rows count as close together.
 const NEAR_ELEMENTS: usize = 128;
 
 /// Channels per pixel up to which the processor itself prefetches from one pixel to the next.
 const PREFETCHED_CHANNELS: usize = 64;
 
-/// Memory is prefetched only if the gradient fills at most this part (1 / n) of the second-level cache.
+/// Memory is prefetched only if the gradient fills at most 1 / `CACHE_FRACTION` of the second-level cache.
 const CACHE_FRACTION: usize = 3;
 
 /// A plan for the gradient of a filter.
@@ -49,26 +49,26 @@ pub(super) struct FilterGradient<'a> {
 #[derive(Debug)]
 struct TapView {
     tap: [Tap; 2],
-    /// The rows and the columns of these pixels.
+    /// The rows and the columns of the contributing output pixels.
     inside: [Range<usize>; 2],
 }
 
 /// Rows of the filter matrix to which the same output pixels contribute.
 #[derive(Debug)]
 struct RowGroup {
-    /// The number of the view that the taps share. Positions are relative to the view's first tap.
+    /// The index of the [`TapView`] that the taps share. Positions are relative to the first tap of the view.
     view: usize,
     /// The position of each row's source element, relative to the pixel under the first tap.
     positions: Vec<usize>,
-    /// The start of each row in the gradient.
+    /// The index of each row's first element in the gradient.
     rows: Vec<usize>,
 }
 
 impl FilterGradient<'_> {
     /// Plans the gradient; `None` for volumes, and if strides, dilations or paddings are excessively large.
     pub(super) fn new(sizes: &ConvSizes) -> Option<FilterGradient<'_>> {
-        // Pixels that lie far apart fall into few sets of the cache: with strides always, otherwise if sets have
-        // few ways. A 1x1 filter reads each pixel once, from memory, which is best read in storage order.
+        // Channels are stored in slices if pixels would otherwise share few sets of the cache: with strides, or if sets
+        // have few ways; and for a 1x1 filter, which reads each pixel once, from memory, best in storage order.
         let is_read_once =
             sizes.rows.filter * sizes.columns.filter == 1 && sizes.in_channels > PREFETCHED_CHANNELS;
         FilterGradient::with_layout(
@@ -77,7 +77,7 @@ impl FilterGradient<'_> {
         )
     }
 
-    /// Plans the gradient with channels stored in slices (`crowded`) or where they are.
+    /// Plans the gradient with channels stored in slices (`crowded`) or as in the image.
     fn with_layout(sizes: &ConvSizes, crowded: bool) -> Option<FilterGradient<'_>> {
         let phase = Phase::forward(sizes);
         let band = Band::new(
@@ -96,8 +96,8 @@ impl FilterGradient<'_> {
         if threads(self.sizes) == Threads::One {
             return self.write_part(input, dy, 0, 0..lines, dw);
         }
-        // If threads split the filter's rows, each of them reads all images; if they split the images, their
-        // gradients must be added up. The cheaper way is chosen.
+        // If threads split the filter's rows, each of them reads all images; if they split the images, their gradients
+        // must be added up. The cheaper split is chosen.
         if dw.len().saturating_mul(PARTS) > input.len() + dy.len() {
             let rows = (dw.len() / self.sizes.out_channels).div_ceil(rayon::current_num_threads());
             let part = |(i, dw): (usize, &mut [f32])| self.write_part(input, dy, i * rows, 0..lines, dw);
@@ -122,7 +122,8 @@ impl FilterGradient<'_> {
         Ok(())
     }
 
-    /// Writes the gradient of the filter's rows from `first` on that comes from these lines of output pixels.
+    /// Writes the contribution of the lines `all_lines` of output pixels to the gradient of the filter's rows from
+    /// `first` on.
     fn write_part(
         &self,
         input: &[f32],
@@ -217,7 +218,7 @@ impl FilterGradient<'_> {
         outputs.is_multiple_of(registers.lanes) && (is_panel || is_used_once)
     }
 
-    /// Groups these rows of the filter, and returns the views of the groups' taps. Rows of channels that are stored
+    /// Returns groups of the filter's rows `within`, and the views of their taps. Rows whose channels are stored
     /// together follow each other, whatever their taps, so that the elements they read stay in the cache.
     fn rows(&self, within: Range<usize>) -> (Vec<TapView>, Vec<RowGroup>) {
         let FilterGradient { sizes, phase, band } = self;
@@ -249,7 +250,7 @@ impl FilterGradient<'_> {
         (views.iter().map(|group| TapView { tap: group[0], inside: inside(group[0]) }).collect(), all)
     }
 
-    /// Locates the source lines that these lines of output pixels read, image by image.
+    /// Sets `bands` to the source lines that the lines `lines` of output pixels read, image by image.
     fn locate_bands(
         &self,
         input: &[f32],
@@ -291,7 +292,7 @@ impl FilterGradient<'_> {
 /// The band that some rows of output pixels of one image read.
 #[derive(Debug)]
 struct ImageBand {
-    /// The number of the first row's line among the lines being processed.
+    /// The position of the first row's line among the lines being processed.
     first: usize,
     rows: Range<usize>,
     lines: BandLines,
@@ -305,7 +306,7 @@ mod tests {
     /// The result has the same bits whether channels are read in place or from slices, and however the filter's
     /// rows are split.
     #[test]
-    fn slices_and_splits_do_not_change_the_result() -> Result<()> {
+    fn channel_slices_and_row_splits_do_not_change_the_result() -> Result<()> {
         for (input, filter, stride) in [
             ([3, 5, 6, 48], [3, 3, 48, 20], 1),
             ([2, 7, 5, 32], [3, 2, 32, 70], 2),

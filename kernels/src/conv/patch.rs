@@ -10,7 +10,7 @@ pub(super) fn coordinates(sizes: &ConvSizes, pixel: usize) -> [usize; 4] {
     [line / (rows * planes), line / rows % planes, line % rows, pixel % columns]
 }
 
-/// Returns the elements of a patch of one group.
+/// Returns the number of elements that a patch has in the channels of one group.
 pub(super) fn patch_len(sizes: &ConvSizes) -> usize {
     sizes.planes.filter * sizes.rows.filter * sizes.columns.filter * sizes.filter_channels
 }

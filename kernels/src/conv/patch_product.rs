@@ -166,7 +166,8 @@ fn checked_product(sizes: &[usize]) -> Result<usize> {
     product.ok_or_else(|| Error::invalid(format!("sizes {sizes:?} overflow")))
 }
 
-/// Calls `work` for each part of `len` elements, with its number and a scratch buffer that a thread reuses.
+/// Calls `work(scratch, (number, part))` for each part of `len` elements of `out`; each thread reuses its scratch
+/// buffer.
 fn for_each_tile<W: Number>(
     out: &mut [W],
     len: usize,
@@ -182,7 +183,7 @@ fn for_each_tile<W: Number>(
     }
 }
 
-/// Computes the tile with a number; its first argument is memory that the next tile of the thread uses again.
+/// A function that computes a tile, given a scratch buffer that the thread reuses, and the tile's number and elements.
 type TileWork<'a, W> = dyn Fn(&mut Vec<W>, (usize, &mut [W])) + Sync + 'a;
 
 /// Does the same as [`for_each_tile`] on several threads. `work` is a trait object so that rayon's loop is compiled

@@ -47,8 +47,8 @@ pub(super) struct Tap {
     pub(super) number: usize,
 }
 
-/// Target pixels that use the same taps: all pixels of a convolution's output; of a gradient, those with equal
-/// remainders of their coordinates by the strides. Each pair is of rows and columns.
+/// Target pixels that use the same taps: all pixels of a convolution's output; in a gradient, pixels whose coordinates
+/// have equal remainders modulo the strides. Each array has one entry for rows and one for columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Phase {
     /// The first pixel's coordinates.
@@ -111,7 +111,7 @@ impl Phase {
         firsts.map(phase).collect()
     }
 
-    /// Returns the elements that a target pixel reads, `depth` through each tap.
+    /// Returns the number of elements that a target pixel reads, `depth` through each tap.
     pub(super) fn steps(&self, depth: usize) -> usize {
         self.taps[0].len() * self.taps[1].len() * depth
     }

@@ -17,8 +17,9 @@ use std::ops::Range;
 /// The approximate limit of a tile's pixels; tiles of small images may have more, see [`MIN_SMALL_IMAGES`].
 const PIXELS: usize = 256;
 
-/// The least number of small images in a tile if their border pixels read less than others. Border pixels are
-/// computed together with those at the same border of the other images, because one image has too few for a block.
+/// The least number of small images in a tile if their border pixels have fewer taps inside the image than other
+/// pixels. Border pixels are computed together with those at the same border of other images, because one image has too
+/// few for a block.
 const MIN_SMALL_IMAGES: usize = 8;
 
 /// A thread has at most 1 / `EVEN` more work than its share.
@@ -128,8 +129,8 @@ impl Stencil {
         }
     }
 
-    /// Returns the lines of a tile: about [`PIXELS`] pixels, so that the lines they read stay in the cache. Tiles
-    /// of small images hold whole images.
+    /// Returns the number of lines of a tile: about [`PIXELS`] pixels, so that the lines they read stay in the cache.
+    /// Tiles of small images hold whole images.
     fn lines(&self, threads: usize) -> usize {
         let apart = self.plans.iter().map(|plan| plan.band.lines_apart() / plan.phase.every[0]);
         let most = band::most_elements() / apart.max().unwrap_or(1).max(1);
@@ -320,7 +321,7 @@ struct Scratch {
 struct PixelGroup {
     pixels: Range<usize>,
     taps: [Range<usize>; 2],
-    /// The range from the pixels' first step to their last.
+    /// The steps of the inner dimension from the pixels' first step to their last.
     steps: Range<usize>,
 }
 
@@ -334,12 +335,13 @@ fn tile_share(all: usize, most: usize, threads: usize) -> usize {
     even.or_else(|| each().min_by_key(|&each| busiest_work(all, each, threads))).unwrap_or(1)
 }
 
-/// Returns the work of the busiest thread.
+/// Returns the number of lines or images that the busiest thread computes if a tile has `each` of `all`.
 fn busiest_work(all: usize, each: usize, threads: usize) -> usize {
     all.div_ceil(each).div_ceil(threads) * each
 }
 
-/// Returns whether no thread has more than 1 / `EVEN` above its share of the work.
+/// Returns whether no thread's work exceeds its equal share by more than 1 / `EVEN`, if a tile has `each` of `all`
+/// lines or images.
 fn is_even(all: usize, each: usize, threads: usize) -> bool {
     threads == 1 || busiest_work(all, each, threads) * threads <= all + all / EVEN
 }
@@ -386,7 +388,7 @@ mod tests {
 
     /// The result has the same bits whether pixels are read in place or with gaps between them.
     #[test]
-    fn gaps_do_not_change_the_result() -> Result<()> {
+    fn gaps_between_pixels_do_not_change_the_result() -> Result<()> {
         for (input, filter, stride) in [
             ([3, 5, 6, 20], [3, 3, 20, 8], 1),
             ([2, 7, 5, 16], [3, 2, 8, 6], 2),

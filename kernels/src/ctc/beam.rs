@@ -10,8 +10,8 @@ use std::cmp::Ordering;
 
 /// The attributes of the op.
 #[derive(Clone, Copy)]
-/// The most prefixes that are followed.
 pub(super) struct BeamSearch {
+    /// The beam width: the most prefixes that a time step extends.
     width: usize,
     /// The number of decoded sequences per input.
     paths: usize,
@@ -71,7 +71,7 @@ struct Prefix<T> {
 }
 
 impl<T: Real> Prefix<T> {
-    /// Returns whether the prefix is followed.
+    /// Returns whether the prefix has a nonzero probability after the current time step.
     fn is_active(&self) -> bool {
         self.new.total != T::neg_infinity()
     }
@@ -81,9 +81,9 @@ impl<T: Real> Prefix<T> {
 struct Beam<T> {
     width: usize,
     prefixes: Vec<Prefix<T>>,
-    /// The number of each prefix by its parent and last label.
+    /// The index in `prefixes` of each prefix, by its parent's index and its last label.
     children: FxHashMap<(usize, usize), usize>,
-    /// The prefixes that are followed.
+    /// The indices in `prefixes` of the likeliest prefixes, which the next time step extends.
     leaves: Vec<usize>,
 }
 
@@ -104,7 +104,7 @@ impl<T: Real> Beam<T> {
             .fold(0, |b, i| if self.total(self.leaves[i]) < self.total(self.leaves[b]) { i } else { b })
     }
 
-    /// Returns whether a prefix of log-probability `total` may become a leaf.
+    /// Returns whether a prefix of log-probability `total` may become a leaf; `least` is that of the least likely leaf.
     fn is_candidate(&self, total: T, least: T) -> bool {
         total > T::neg_infinity() && (self.leaves.len() < self.width || total > least)
     }

@@ -104,8 +104,8 @@ impl LossOptions {
         self.merged || label == blank
     }
 
-    /// Returns the loss of one sequence and its gradient by time; the gradient is `None` if no alignment is
-    /// possible.
+    /// Returns the loss of one sequence and its gradient, indexed by time step; the gradient is `None` if no alignment
+    /// is possible.
     fn sequence_loss<T: Real>(
         &self,
         log_probabilities: &[Vec<T>],
@@ -113,7 +113,7 @@ impl LossOptions {
         blank: usize,
     ) -> (T, Option<Vec<Vec<T>>>) {
         let (time, zero) = (log_probabilities.len(), T::neg_infinity());
-        // A blank before, between and after the labels.
+        // The path has a blank before, between and after the labels.
         let path: Vec<usize> = labels.iter().flat_map(|&l| [blank, l]).chain([blank]).collect();
         let states = path.len();
         let mut forward = vec![vec![zero; states]; time];

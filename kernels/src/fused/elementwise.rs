@@ -126,7 +126,7 @@ fn run_in_strips<T: Lane<Wide: ChainElement>>(
     Ok(())
 }
 
-/// The elements of the single operands and values; entries of others are 0.
+/// The elements of the single operands and of the single values; entries of other operands and values are 0.
 struct SingleValues<W> {
     inputs: SmallVec<[W; 8]>,
     values: SmallVec<[W; 16]>,

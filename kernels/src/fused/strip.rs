@@ -69,15 +69,15 @@ pub(crate) fn has_strip(op: &str) -> bool {
     strip_op::<f32>(op).is_some()
 }
 
-/// Returns the function of an op, if it has one; `BiasAdd` is that of the format `NHWC`, `AddN` that of two
-/// operands.
+/// Returns the function of an op, `None` if chains cannot contain it; `BiasAdd` means the format `NHWC`, `AddN` means
+/// two operands.
 pub(super) fn strip_op<W: ChainElement>(op: &str) -> Option<StripOp<W>> {
     macro_rules! map {
         ($Function:ty) => {
             StripOp { run: StripFunction::Map(|out, x| map(out, x, <$Function>::apply)), cost: Cheap }
         };
     }
-    // Functions that consist of calls, to which vector instructions contribute nothing.
+    // Functions that call a library for each element, to which vector instructions contribute nothing.
     macro_rules! calls {
         ($function:expr) => {
             StripOp {

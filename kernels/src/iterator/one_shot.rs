@@ -179,7 +179,8 @@ impl OneShot {
                 && pending.cancellation.is_cancelled()
                 && !pending.waiting.is_empty()
             {
-                // These steps came after the last step before them had left and cancelled the creation.
+                // These steps began to wait after all earlier ones had withdrawn and the creation was cancelled; it
+                // starts again.
                 pending.cancellation = Arc::default();
                 let cancellation = pending.cancellation.clone();
                 drop(state);

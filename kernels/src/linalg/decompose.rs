@@ -101,8 +101,8 @@ impl<F: Entry> Lu<F> {
     }
 }
 
-/// Returns the solution of a triangular system, reading only that triangle; `unit`: the diagonal is taken to be
-/// ones.
+/// Returns the solution of a triangular system, reading only the `lower` or else the upper triangle of `a`; `unit`: the
+/// diagonal is taken to be ones.
 pub(super) fn triangular_solve<F: Entry>(a: &Matrix<F>, b: &Matrix<F>, lower: bool, unit: bool) -> Matrix<F> {
     let (n, columns) = (b.rows, b.columns);
     let mut x = b.clone();
@@ -138,7 +138,7 @@ pub(super) fn qr<F: Entry>(a: &Matrix<F>) -> (Matrix<F>, Matrix<F>) {
             continue;
         }
         let norm = (head.modulus().powi(2) + tail).sqrt();
-        // The diagonal becomes real, with the sign opposite to the head's, to avoid cancellation.
+        // The diagonal element becomes real, with the sign opposite to that of `head`, to avoid cancellation.
         let beta = if head.real() >= 0.0 { -norm } else { norm };
         let mut v: Vec<F> = (k..m).map(|i| r.at(i, k)).collect();
         v[0] = head.minus(F::from_real(beta));
@@ -207,14 +207,14 @@ pub(super) fn self_adjoint<F: Entry>(a: &Matrix<F>) -> Option<(Vec<f64>, Matrix<
     None
 }
 
-/// Returns the numbers below `count` in the order of `compare`, which keeps the order of equal ones.
+/// Returns the numbers below `count`, sorted by `compare`; the sort is stable.
 fn sorted(count: usize, compare: &dyn Fn(&usize, &usize) -> Ordering) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     order.sort_by(compare);
     order
 }
 
-/// Applies the rotation that makes the element at `p`, `q` zero.
+/// Applies the Jacobi rotation that makes the element `(p, q)` of `a` zero, and accumulates it in `v`.
 fn rotate<F: Entry>(a: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: usize) {
     let size = a.at(p, q).modulus();
     if size == 0.0 {
@@ -226,7 +226,7 @@ fn rotate<F: Entry>(a: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: usize) {
     let t = if theta < 0.0 { -t } else { t };
     let c = 1.0 / (t * t + 1.0).sqrt();
     let (cosine, sine) = (F::from_real(c), F::from_real(t * c).times(phase));
-    // Columns `p` and `q` of the matrix and of the vectors, then rows `p` and `q` of the matrix.
+    // The rotation changes columns `p` and `q` of `a` and `v`, then rows `p` and `q` of `a`.
     for m in [&mut *a, &mut *v] {
         for i in 0..m.rows {
             let (x, y) = (m.at(i, p), m.at(i, q));
@@ -298,7 +298,8 @@ pub(super) fn svd<F: Entry>(a: &Matrix<F>) -> Option<(Vec<f64>, Matrix<F>, Matri
     Some((values, Matrix::new(m, m, left), Matrix::new(n, n, right)))
 }
 
-/// Rotates two columns so that they become orthogonal. Returns whether they already were.
+/// Rotates columns `p` and `q` of `w`, and those of `v`, so that those of `w` become orthogonal. Returns whether they
+/// already were.
 fn orthogonalize<F: Entry>(w: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: usize, norm: f64) -> bool {
     let (mut alpha, mut beta, mut gamma) = (0.0, 0.0, F::ZERO);
     for i in 0..w.rows {
@@ -308,7 +309,7 @@ fn orthogonalize<F: Entry>(w: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: us
         gamma = gamma.plus(x.conjugated().times(y));
     }
     let size = gamma.modulus();
-    // Rounding of a sum of so many terms leaves an error of this size.
+    // The rounding error of a sum of `w.rows` terms has about this relative size.
     let enough = f64::EPSILON * (w.rows as f64).sqrt();
     if size <= enough * alpha.sqrt() * beta.sqrt() || size <= f64::EPSILON * f64::EPSILON * norm {
         return true;

@@ -70,8 +70,8 @@ fn normal<F: Entry>(a: &Matrix<F>, b: &Matrix<F>, regularizer: f64) -> Result<Ma
     Ok(if is_tall { solved(&product(&adjoint, b)) } else { product(&adjoint, &solved(b)) })
 }
 
-/// Returns the shortest of the best solutions. Singular values below the fraction `least` of the greatest, times
-/// the number of rows or columns, count as 0. If there are no singular values the solution is zero.
+/// Returns the least-squares solutions of minimal norm. Singular values up to `least` times the greatest one times the
+/// larger size of the matrix count as 0. Without singular values the solution is zero.
 fn shortest<F: Entry>(a: &Matrix<F>, b: &Matrix<F>, least: f64) -> Matrix<F> {
     let zeros = Matrix::new(a.columns, b.columns, vec![F::ZERO; a.columns * b.columns]);
     let Some((sizes, u, v)) = svd(a) else { return zeros };

@@ -28,7 +28,7 @@ where
     })
 }
 
-/// Adds the terms of some rows, the first of which has a number, to sums.
+/// A function that adds the terms of some rows to sums, given the number of the first of these rows.
 type AddRows<'a, W> = dyn Fn(usize, &[W], &mut [W]) + Sync + 'a;
 
 /// Returns the sums like [`sums`]; `add(number of the first row, rows, sums)` adds the terms of several rows.

@@ -24,7 +24,7 @@ impl GlobalNorm {
     }
 }
 
-/// Returns the number of channels, and checks that each of these inputs has one value per channel.
+/// Returns the number of channels, and checks that each input in `vectors` has one value per channel.
 fn channels(ctx: &KernelContext<'_>, vectors: &[(usize, &str)]) -> Result<usize> {
     let x = ctx.input(0)?;
     let &[_, _, _, channels] = x.shape().dims() else {

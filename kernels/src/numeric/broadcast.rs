@@ -11,7 +11,8 @@ use device::{Error, Result};
 use graph::{DType, Element, Shape, Tensor};
 use smallvec::SmallVec;
 
-/// How two shapes broadcast. Neighbouring axes along which each tensor continues the same way are merged into one.
+/// The plan by which two tensors of given shapes broadcast. Neighbouring axes along which the same tensors repeat are
+/// merged into one axis.
 #[derive(Debug)]
 pub struct Plan {
     shape: Shape,
@@ -23,12 +24,12 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     pub size: usize,
-    /// Elements from one index to the next in each tensor; 0 where the tensor repeats.
+    /// The stride of each tensor along the axis, in elements; 0 for a tensor that repeats along it.
     step: [usize; 2],
 }
 
 impl Plan {
-    /// Returns how `x` and `y` broadcast.
+    /// Returns the plan by which `x` and `y` broadcast.
     ///
     /// # Errors
     /// `InvalidArgument` if the shapes do not broadcast.
@@ -36,7 +37,7 @@ impl Plan {
         Plan::fit(x, y)?.ok_or_else(|| Error::invalid(format!("Incompatible shapes: {x} vs. {y}")))
     }
 
-    /// Returns how `x` and `y` broadcast, or `None` if they do not.
+    /// Returns the plan by which `x` and `y` broadcast, or `None` if they do not.
     pub fn fit(x: &Shape, y: &Shape) -> Result<Option<Plan>> {
         if x == y {
             let axes = SmallVec::from_slice(&[Axis { size: x.num_elements(), step: [1, 1] }]);
@@ -60,8 +61,8 @@ impl Plan {
             }
             let step = [0, 1].map(|i| if sizes[i] == 1 { 0 } else { passed[i] });
             match axes.last_mut() {
-                // `passed` grows only along axes that do not repeat, so an axis that repeats in the same tensors as
-                // the inner one continues it.
+                // `passed` grows only along axes that do not repeat, so an axis along which the same tensors repeat as
+                // along the inner axis continues the inner axis.
                 Some(inner) if [0, 1].iter().all(|&i| (inner.step[i] == 0) == (step[i] == 0)) => {
                     inner.size = inner.size.saturating_mul(out);
                 }
@@ -76,25 +77,25 @@ impl Plan {
         Ok(Some(Plan { shape: Shape::new(&dims)?, axes }))
     }
 
-    /// Returns the plan for two tensors of equally many elements, paired in order; the result has the shape `x`.
+    /// Returns the plan that pairs the elements of two tensors of equally many elements in row-major order; the result
+    /// has the shape `x`.
     pub fn flat(x: &Shape) -> Plan {
         let axes = SmallVec::from_slice(&[Axis { size: x.num_elements(), step: [1, 1] }]);
         Plan { shape: x.clone(), axes }
     }
 
-    /// The shape of the result.
+    /// Returns the shape of the result.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Returns, for each axis from the outermost, its size and the elements from one index to the next in each
-    /// tensor.
+    /// Returns, for each axis from the outermost, its size and the stride of each tensor along it, in elements.
     pub fn axes(&self) -> impl Iterator<Item = (usize, [usize; 2])> {
         self.axes.iter().map(|axis| (axis.size, axis.step))
     }
 
-    /// Returns the number of elements after which the second tensor repeats, if it is a contiguous run that
-    /// repeats.
+    /// Returns the number of elements of the second tensor if the whole tensor, as one contiguous run, repeats along
+    /// the first.
     pub(crate) fn period(&self) -> Option<usize> {
         match self.axes.as_slice() {
             [outer, inner] => (outer.step[1] == 0 && inner.step[1] == 1).then_some(inner.size),
@@ -107,8 +108,8 @@ impl Plan {
         self.axes.last().map_or([false, false], |a| a.step.map(|s| s == 0))
     }
 
-    /// Calls `visit` with runs of the output's elements `start..start + len`, in order. Its arguments are the run's
-    /// position relative to `start`, its length, and its start in each tensor.
+    /// Cuts the output's elements `start..start + len` into runs, and calls `visit` for each run with its position
+    /// relative to `start`, its length, and the index of its first element in each tensor.
     pub(crate) fn walk(&self, start: usize, len: usize, mut visit: impl FnMut(usize, usize, [usize; 2])) {
         let Some((inner, outer)) = self.axes.split_last() else { return };
         if len == 0 || inner.size == 0 {
@@ -152,7 +153,7 @@ pub(crate) trait Binary<T> {
     fn apply(x: T, y: T) -> Self::Out;
 }
 
-/// One side of a run: one element per output element, or a single element that repeats.
+/// An operand of a run of output elements: one element per output element, or a single element that repeats.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operand<'a, T> {
     Many(&'a [T]),
@@ -173,7 +174,7 @@ impl<'a> OperandBytes<'a> {
         OperandBytes { bytes, repeats: false }
     }
 
-    /// Returns the operand as elements.
+    /// Returns the operand with its bytes as elements of type `T`.
     #[inline]
     pub(crate) fn elements<T: Element>(self) -> Operand<'a, T> {
         let elements = cast_slice(self.bytes);
@@ -188,8 +189,8 @@ impl<'a> OperandBytes<'a> {
     }
 }
 
-/// A function that combines the bytes of two runs of elements into the bytes of a run of results, in the types of the
-/// computation.
+/// A function that combines the bytes of two runs of elements into the bytes of a run of results, in the types that
+/// kernels compute in.
 pub(crate) type Zip<'f> = dyn Fn(&mut [u8], OperandBytes<'_>, OperandBytes<'_>) + Sync + 'f;
 
 /// A [`Zip`] that captures nothing.
@@ -237,7 +238,7 @@ pub(crate) fn zip_with<T: Element, R: Element>(
 ) {
     let out: &mut [R] = cast_slice_mut(out);
     match (x.elements(), y.elements()) {
-        // Mostly scalars, which gain nothing from vector instructions.
+        // The operands are mostly scalars, which gain nothing from vector instructions.
         (Operand::One(x), Operand::One(y)) => out.fill(op(x, y)),
         (x, y) => vectorized(ZipLoop { out, x, y, op }),
     }
@@ -271,8 +272,8 @@ pub(crate) fn kernel<A: Lane, R: Lane, O: Binary<A::Wide, Out = R::Wide>>(cost: 
     zip_kernel([A::DTYPE, R::DTYPE], cost, zip_run::<A::Wide, R::Wide, O>)
 }
 
-/// Makes a kernel like [`kernel`] of a function that consists of calls or divides integers, to which vector
-/// instructions contribute nothing.
+/// Makes a kernel like [`kernel`] for a function that makes calls or divides integers, which vector instructions do not
+/// speed up.
 pub(crate) fn unvectorized_kernel<A: Lane, R: Lane, O: Binary<A::Wide, Out = R::Wide>>() -> Result<Kernel> {
     zip_kernel([A::DTYPE, R::DTYPE], Cost::Expensive, zip_each::<A::Wide, R::Wide, O>)
 }
@@ -283,7 +284,7 @@ pub(crate) fn zip_kernel(dtypes: [DType; 2], cost: Cost, zip: ZipFunction) -> Re
     Kernel::sync(move |ctx| binary(ctx, types, cost, &zip))
 }
 
-/// Computes a whole kernel: output 0 is `zip` of inputs 0 and 1. `types` are those of the inputs and of the output.
+/// Runs a kernel: sets output 0 to `zip` of inputs 0 and 1. `types` are those of the inputs and of the output.
 pub(crate) fn binary(
     ctx: &mut KernelContext<'_>,
     types: [LaneType; 2],
@@ -308,16 +309,16 @@ pub(crate) fn binary(
     Ok(())
 }
 
-/// The location of an operand's elements.
+/// The memory that holds an operand's elements.
 #[derive(Clone, Copy)]
 enum OperandSource<'a> {
     Elements(&'a [u8]),
-    /// The output's buffer, at the output's positions.
+    /// The elements are in the output's buffer, at the positions of the output elements computed from them.
     Output,
 }
 
-/// Computes `zip` of two tensors. The result reuses the buffer of an operand if dtype and size allow it and the
-/// tensor has no other reader.
+/// Computes `zip` of two tensors. The result reuses the buffer of an operand that has the result's dtype and size and
+/// no other reader.
 pub(crate) fn zip_tensors(
     plan: &Plan,
     operands: [Tensor; 2],
@@ -352,7 +353,7 @@ pub(crate) fn zip_tensors(
     Ok(out)
 }
 
-/// Computes the output's elements from position `start` on.
+/// Computes the elements of `out`, a part of the output that begins at element `start`.
 fn zip_part(
     plan: &Plan,
     start: usize,
@@ -390,8 +391,8 @@ fn zip_part(
 }
 
 impl OperandSource<'_> {
-    /// Returns the elements for the block of output in `out`; `run` is their position and the block's length. `buffer`
-    /// holds the elements if they have to be converted or would be overwritten.
+    /// Returns the operand for the block `out` of the output; `run` is the index of the operand's first element and the
+    /// block's length. The elements are in `buffer` if they have to be converted or would be overwritten.
     fn load<'a>(
         &'a self,
         lane: LaneType,

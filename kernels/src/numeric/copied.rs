@@ -17,22 +17,22 @@ pub(crate) trait CopiedElement: Clone + Send + Sync + 'static {
     /// Returns the tensor's elements.
     fn view(tensor: &Tensor) -> Result<&[Self]>;
 
-    /// Returns a new tensor whose elements `fill` sets; they are unspecified before.
+    /// Returns a new tensor whose elements `fill` sets; `fill` is called with unspecified elements.
     fn build(dtype: DType, shape: Shape, fill: impl FnOnce(&mut [Self]) -> Result<()>) -> Result<Tensor> {
         let mut fill = Some(fill);
         Self::build_with(dtype, shape, &mut |out| fill.take().map_or(Ok(()), |fill| fill(out)))
     }
 
-    /// Returns a tensor like [`CopiedElement::build`]; calls `fill`, a trait object so that this function is compiled
-    /// once per element type, at most once.
+    /// Returns a tensor like [`CopiedElement::build`], and calls `fill` at most once. `fill` is a trait object, so that
+    /// the function is compiled once per element type.
     fn build_with(dtype: DType, shape: Shape, fill: &mut Fill<'_, Self>) -> Result<Tensor>;
 
-    /// Transposes a matrix: writes rows as columns; see [`super::transpose_block`].
+    /// Transposes a matrix of `sizes` rows and columns, like [`super::transpose_block::words`].
     fn transpose_block(from: &[Self], stride: usize, to: &mut [Self], step: usize, sizes: [usize; 2]) {
         transpose_block::elements(from, stride, to, step, sizes);
     }
 
-    /// Changes elements of a tensor, in place if the tensor's buffer is not shared.
+    /// Applies `change` to the elements of a tensor, in place if the tensor's buffer is not shared.
     fn edit(tensor: &mut Tensor, change: impl FnOnce(&mut [Self]) -> Result<()>) -> Result<()> {
         let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
         *tensor = Self::build(dtype, shape, |out| {
@@ -131,8 +131,8 @@ impl CopiedElement for Variant {
     }
 }
 
-/// Allocates the objects of a tensor. Returns `ResourceExhausted` before allocating if the memory limit or the
-/// allocator does not permit them.
+/// Allocates a tensor's elements as clones of `object`. Returns `ResourceExhausted` before allocating if the memory
+/// limit or the allocator does not permit them.
 fn objects<T: Clone>(shape: &Shape, object: T) -> Result<Vec<T>> {
     let count = shape.num_elements();
     let bytes = count as u128 * size_of::<T>() as u128;
@@ -151,7 +151,7 @@ fn objects<T: Clone>(shape: &Shape, object: T) -> Result<Vec<T>> {
     Ok(all)
 }
 
-/// Evaluates an expression with `$E` bound to the [`CopiedElement`] type of a dtype's elements.
+/// Evaluates an expression in which `$E` is the [`CopiedElement`] type by which elements of a dtype are copied.
 macro_rules! copied {
     ($dtype:expr, $E:ident => $body:expr) => {{
         let dtype: graph::DType = $dtype;
@@ -196,7 +196,7 @@ pub(crate) use copied;
 
 use DType::*;
 
-/// The dtypes that [`copied`] supports, for kernel tables.
+/// The dtypes that the macro [`copied`] supports, for kernel tables.
 pub(crate) const COPIED: &[DType] = &[
     Float,
     Double,

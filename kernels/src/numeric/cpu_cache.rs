@@ -12,7 +12,7 @@ pub(crate) const FLOATS_PER_LINE: usize = LINE / size_of::<f32>();
 /// Addresses that lie a multiple of this many bytes apart fall into the same few sets of the first-level cache.
 const ALIAS_DISTANCE: usize = 2048;
 
-/// Lines per set from which on a set has room for the rows of a block and for the other data read meanwhile.
+/// Minimum lines per set for a set to have room for the rows of a block and for the other data read meanwhile.
 const MANY_WAYS: usize = 12;
 
 /// Returns whether rows this many bytes apart evict each other from the first-level cache.

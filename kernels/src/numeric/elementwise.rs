@@ -67,13 +67,13 @@ pub(crate) fn unvectorized_kernel<A: Lane, R: Lane, O: Unary<A::Wide, Out = R::W
     })
 }
 
-/// Makes a kernel: output 0 is `map` of input 0, which have these dtypes.
+/// Makes a kernel: output 0 is `map` of input 0. `dtypes` are those of the input and of the output.
 pub(crate) fn map_kernel(dtypes: [DType; 2], cost: Cost, map: fn(&mut [u8], &[u8])) -> Result<Kernel> {
     let types = dtypes.map(LaneType::of);
     Kernel::sync(move |ctx| unary(ctx, types, cost, &map))
 }
 
-/// Computes a whole kernel: output 0 is `map` of input 0, element by element.
+/// Runs a kernel: sets output 0 to `map` of input 0. `types` are those of the input and of the output.
 pub(crate) fn unary(
     ctx: &mut KernelContext<'_>,
     types: [LaneType; 2],
@@ -121,7 +121,7 @@ pub(crate) fn map_tensor(x: Tensor, types: [LaneType; 2], cost: Cost, map: &Map<
     Ok(out)
 }
 
-/// Maps elements in place.
+/// Applies `map` to the elements `values` in place.
 fn map_in_place(values: &mut [u8], lane: LaneType, map: &Map<'_>) {
     let count = lane.count(values.len());
     let (mut x, mut wide_out) = (lane.block(count), lane.wide_block(count));

@@ -1,5 +1,5 @@
-//! Conversion of images and volumes between channels first and channels last, and to the type that they are computed
-//! in. Kernels compute with channels last.
+//! Conversion of images and volumes between channels first and channels last, and to the type that kernels compute in.
+//! Kernels compute with channels last.
 
 use super::threads::{PARALLEL, for_parts};
 use super::widen::{from_wide, to_wide};
@@ -18,8 +18,8 @@ pub(crate) fn store(wide: Tensor, dtype: DType, format: DataFormat) -> Result<Te
     from_nhwc(from_wide(wide, dtype)?, format)
 }
 
-/// Returns the images or volumes with channels last: `[batch, …, rows, columns, channels]`; without a copy if they
-/// already are.
+/// Returns the images or volumes with channels last: `[batch, …, rows, columns, channels]`; without a copy if `format`
+/// has channels last.
 pub(crate) fn to_nhwc(images: &Tensor, format: DataFormat) -> Result<Tensor> {
     match (format, images.shape().dims()) {
         (DataFormat::Nchw, &[n, c, h, w]) => swap_inner(images, [n, c, h * w], &[n, h, w, c]),
@@ -28,7 +28,7 @@ pub(crate) fn to_nhwc(images: &Tensor, format: DataFormat) -> Result<Tensor> {
     }
 }
 
-/// Converts images or volumes from channels last to `format`; without a copy if that is channels last.
+/// Converts images or volumes from channels last to `format`; without a copy if `format` has channels last.
 pub(crate) fn from_nhwc(images: Tensor, format: DataFormat) -> Result<Tensor> {
     match (format, images.shape().dims()) {
         (DataFormat::Nchw, &[n, h, w, c]) => swap_inner(&images, [n, h * w, c], &[n, c, h, w]),
@@ -37,7 +37,7 @@ pub(crate) fn from_nhwc(images: Tensor, format: DataFormat) -> Result<Tensor> {
     }
 }
 
-/// Transposes each of `n` matrices.
+/// Transposes each of `n` matrices, and returns them as a tensor of `shape`.
 fn swap_inner(images: &Tensor, [n, rows, columns]: [usize; 3], shape: &[usize]) -> Result<Tensor> {
     if images.num_elements() == 0 || rows == 1 || columns == 1 {
         return Ok(images.reshaped(Shape::new(shape)?)?);
@@ -58,8 +58,8 @@ fn swap_inner(images: &Tensor, [n, rows, columns]: [usize; 3], shape: &[usize]) 
 }
 
 fn transpose<T: Pod + Send + Sync>(from: &[T], to: &mut [T], n: usize, rows: usize, columns: usize) {
-    /// The side of the square blocks that are transposed at a time, so that both sides stay in the first-level
-    /// cache.
+    /// The side of the square blocks that are transposed at a time, so that source and destination stay in the
+    /// first-level cache.
     const BLOCK: usize = 16;
     let size = rows * columns;
     for_parts(to, size, n * size >= PARALLEL, |i, to| {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conversions_are_inverse() -> Result<()> {
+    fn nchw_and_nhwc_conversions_are_inverse() -> Result<()> {
         let values: Vec<i16> = (0..2 * 3 * 20 * 17).collect();
         let images = Tensor::from_slice(&values, Shape::new(&[2, 3, 20, 17])?)?;
         let last = to_nhwc(&images, DataFormat::Nchw)?;

@@ -16,11 +16,11 @@ use super::simd::{Level, level};
 pub(crate) use prefetch::{Prefetch, PrefetchQueue};
 use std::ops::Range;
 
-/// Steps of the inner dimension per sweep: enough that storing the sums afterwards costs little, few enough that
-/// single-precision sums lose about as much accuracy as TensorFlow's.
+/// Maximum number of steps (indices of the inner dimension) per sweep: enough that storing the sums afterwards costs
+/// little, few enough that single-precision sums lose about as much accuracy as TensorFlow's.
 pub(crate) const STEPS: usize = 512;
 
-/// Returns the offset of the last of `count` items that are `stride` apart; 0 if there are none.
+/// Returns the offset of the last of `count` items that are `stride` apart; 0 if `count` is 0.
 pub(crate) fn extent(count: usize, stride: usize) -> usize {
     count.saturating_sub(1).saturating_mul(stride)
 }
@@ -46,7 +46,7 @@ fn cut_rows(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     (0..=last).map(move |i| start(i)..if i == last { len } else { start(i + 1) })
 }
 
-/// Consecutive steps of the inner dimension in both matrices.
+/// A run of consecutive steps (indices of the inner dimension) in the left and the right matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StepRun {
     /// Offset of the first step in the left matrix, relative to the start of a row.
@@ -108,7 +108,8 @@ impl Registers {
         &portable::REGISTERS
     }
 
-    /// Returns the entries for all instruction sets that the processor supports, the best first; for tests.
+    /// Returns the block sizes and functions for all instruction sets that the processor supports, the best first; for
+    /// tests.
     #[cfg(test)]
     fn all() -> Vec<&'static Registers> {
         #[cfg(target_arch = "x86_64")]
@@ -136,8 +137,8 @@ impl Registers {
     }
 
     /// Computes `destination = left * right`, or `destination += left * right`, over all rows and at most
-    /// [`Registers::columns`] columns. Each element's products are added in the order of the steps, regardless of the
-    /// rows computed together with it.
+    /// [`Registers::columns`] columns. The products of each element are added in the order of the steps, regardless of
+    /// the other rows of the sweep.
     ///
     /// # Panics
     /// If a row, run or column reaches outside its slice.

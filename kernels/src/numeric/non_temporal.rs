@@ -1,13 +1,13 @@
-//! Memory that is passed over once. Results too large to stay in the caches are written with non-temporal stores,
-//! which do not read the destination first; that saves a third of the memory traffic of a loop over two tensors.
-//! Inputs are prefetched while earlier elements are computed.
+//! Loops that access each byte of memory once. Results too large to stay in the caches are written with non-temporal
+//! stores, which do not read the destination first; that saves a third of the memory traffic of a loop over two
+//! tensors. Inputs are prefetched while earlier elements are computed.
 
 use graph::Element;
 
-/// The least size in bytes of a result written past the caches, if the result does not reuse an operand's memory.
+/// The least size in bytes of a result that bypasses the caches, if the result does not reuse an operand's memory.
 const LARGE: usize = 16 << 20;
 
-/// Returns whether a result of this many elements should be written past the caches.
+/// Returns whether a result of this many elements should be written with stores that bypass the caches.
 pub(crate) fn should_bypass_caches<T>(len: usize) -> bool {
     cfg!(target_arch = "x86_64") && len.saturating_mul(size_of::<T>()) >= LARGE
 }
@@ -21,7 +21,7 @@ pub(crate) fn copy<T: Element>(from: &[T], to: &mut [T]) {
     to.copy_from_slice(from);
 }
 
-/// Prefetches elements that are read soon.
+/// Prefetches `elements`, which are read soon.
 #[inline]
 pub(crate) fn prefetch<T: Element>(elements: &[T]) {
     #[cfg(target_arch = "x86_64")]
@@ -30,7 +30,8 @@ pub(crate) fn prefetch<T: Element>(elements: &[T]) {
     let _ = elements;
 }
 
-/// Orders this thread's copies before its later stores, so that threads that synchronise with it read the copies.
+/// Orders this thread's calls of [`copy`] before its later stores, so that threads that synchronise with this thread
+/// read the copied elements.
 pub(crate) fn store_fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 processor has SSE.

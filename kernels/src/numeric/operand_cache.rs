@@ -26,8 +26,8 @@ impl<K, V> Default for OperandCache<K, V> {
 }
 
 impl<K: PartialEq, V> OperandCache<K, V> {
-    /// Returns the value that `make` derives from the operand for `key`. Returns `None`, without caching, for an
-    /// operand that differs from the last call's: in training no operand occurs twice.
+    /// Returns the value that `make` derives from the operand for `key`. Returns `None` without calling `make` if the
+    /// operand differs from the operand of the last call, because in training no operand occurs twice.
     ///
     /// # Errors
     /// Those of `make`.
@@ -52,7 +52,7 @@ impl<K: PartialEq, V> OperandCache<K, V> {
         }
         let value = Arc::new(make()?);
         let mut cached = self.0.lock();
-        // Another step may have set another operand in the meantime.
+        // A concurrent step may have called `get` with another operand in the meantime.
         if cached.contents == contents {
             cached.value = Some((key, value.clone()));
         }
@@ -66,7 +66,7 @@ mod tests {
     use graph::Shape;
 
     #[test]
-    fn values_are_made_at_the_second_call_and_after_changes() -> Result<()> {
+    fn values_are_cached_from_the_second_call_with_an_operand() -> Result<()> {
         let (cache, mut calls) = (OperandCache::default(), 0);
         let mut get = |operand: &Tensor, key: u32| -> Result<Option<i32>> {
             let make = || {

@@ -1,5 +1,5 @@
-//! `f32` matrices packed for [`super::micro`]: cut into panels at most as wide as a block of registers, each of which
-//! is read sequentially.
+//! `f32` matrices packed for [`super::micro`]: cut into panels of columns, each at most as wide as a register block and
+//! read sequentially.
 
 use super::micro::{Registers, RightPanel};
 use super::product::Threads;
@@ -89,13 +89,14 @@ pub(crate) struct Panel<'a> {
 }
 
 impl<'a> Panel<'a> {
-    /// Returns the panel's rows from `step` on.
+    /// Returns the panel without the rows before row `step`.
     pub(crate) fn from(&self, step: usize) -> RightPanel<'a> {
         RightPanel { data: &self.data[step * self.step..], step: self.step }
     }
 }
 
-/// Memory of a panel to be filled with these columns; its rows are `step` apart.
+/// The memory of a panel that is to be filled with `columns` of a matrix; the rows of the panel are `step` elements
+/// apart.
 #[derive(Debug)]
 pub(crate) struct UnfilledPanel<'a> {
     columns: Range<usize>,
@@ -116,7 +117,7 @@ pub(crate) trait PanelSource {
     }
 }
 
-/// A matrix whose rows lie `stride` apart.
+/// A matrix whose rows lie `stride` elements apart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowSource<'a> {
     pub(crate) data: &'a [f32],
@@ -131,7 +132,7 @@ impl PanelSource for RowSource<'_> {
     }
 }
 
-/// Rows that are in no cache yet: each row is read once, in memory order, for all panels.
+/// A matrix that is in no cache yet: each row is read once, in memory order, for all panels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamedRows<'a>(pub(crate) RowSource<'a>);
 
@@ -169,7 +170,7 @@ fn copy_row(to: &mut [f32], from: &[f32]) {
     rest.fill(0.0);
 }
 
-/// A matrix whose columns lie `stride` apart.
+/// A matrix whose columns lie `stride` elements apart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ColumnSource<'a> {
     pub(crate) data: &'a [f32],

@@ -10,7 +10,7 @@ pub struct Philox {
     counter: u128,
 }
 
-/// Numbers per step of the counter.
+/// Number of random numbers per value of the counter.
 pub(crate) const GROUP: usize = 4;
 
 impl Philox {
@@ -19,13 +19,13 @@ impl Philox {
         Philox { key: [seed as u32, (seed >> 32) as u32], counter: u128::from(seed2) << 64 }
     }
 
-    /// Returns the stream at a counter, given by its lower and its upper half.
+    /// Returns the stream of `key` at a counter, given by the counter's lower and upper half.
     pub(crate) fn at_counter(key: u64, [low, high]: [u64; 2]) -> Philox {
         Philox { key: [key as u32, (key >> 32) as u32], counter: u128::from(low) | u128::from(high) << 64 }
     }
 
-    /// Returns the stream of two seeds that may both be weak, for example small: they are the counter of a fixed key,
-    /// and the numbers at that counter become the key and the upper half of the counter.
+    /// Returns the stream of two seeds that may both be weak, for example small. The seeds are used as a counter with a
+    /// fixed key, and the four numbers drawn there become the key and the upper half of the stream's counter.
     pub(crate) fn scrambled(seeds: [u64; 2]) -> Philox {
         const KEY: u64 = 0x0246_1e29_3ec8_f720;
         let [a, b, c, d] = Philox::at_counter(KEY, seeds).next();
@@ -53,12 +53,12 @@ impl Philox {
         }
     }
 
-    /// Skips `groups` of four numbers.
+    /// Skips `groups` groups of four numbers.
     pub(crate) fn skip(&mut self, groups: u64) {
         self.counter = self.counter.wrapping_add(u128::from(groups));
     }
 
-    /// Returns the stream `groups` of four numbers further on.
+    /// Returns the stream after skipping `groups` groups of four numbers.
     pub(crate) fn at(mut self, groups: u64) -> Philox {
         self.skip(groups);
         self
@@ -121,7 +121,7 @@ mod tests {
 
     /// The known answers that the authors of Philox publish for philox4x32-10.
     #[test]
-    fn known_answers() {
+    fn philox_gives_the_published_numbers() {
         let mut zero = Philox { key: [0; 2], counter: 0 };
         assert_eq!(zero.next(), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         let mut ones = Philox { key: [u32::MAX; 2], counter: u128::MAX };

@@ -1,4 +1,5 @@
-//! Products of strided matrices behind a safe interface: large `f32` products by `single`, others of floats by `gemm`.
+//! Products of strided matrices behind a safe interface. The module `single` computes large `f32` products, the crates
+//! of `gemm` other products of floats.
 
 mod single;
 
@@ -37,7 +38,7 @@ impl<'a, T> Matrix<'a, T> {
         }
     }
 
-    /// Returns a view of the same elements, whose dtype is `U`'s.
+    /// Returns the view with element type `U`, which must be the same type as `T`.
     fn cast<U: Element>(&self) -> Matrix<'a, U>
     where
         T: Element,
@@ -74,7 +75,7 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
-/// The fewest rows, columns or steps of a blocked `f32` product; smaller products go to `gemm`.
+/// The minimum of rows, inner elements and columns of an `f32` product computed by [`single`] instead of `gemm`.
 const FEW: usize = 8;
 
 /// Returns whether an `f32` product of these sizes is computed by [`single`].
@@ -82,7 +83,8 @@ fn is_in_blocks(rows: usize, inner: usize, columns: usize) -> bool {
     rows.min(inner).min(columns) >= FEW
 }
 
-/// The most elements of a right factor that is cached in packed form: the packed copy doubles its memory.
+/// The maximum number of elements of a right factor that is cached in packed form, because the packed copy doubles the
+/// factor's memory.
 const LARGEST_PACKED: usize = 16 << 20;
 
 /// The threads that a product may use.
@@ -99,13 +101,14 @@ impl Threads {
     }
 }
 
-/// Asserts the conditions under which every element of a product is inside its slice.
+/// Asserts that every element that a product reads or writes is inside its slice, and that rows of `out` do not
+/// overlap.
 fn check<T>(out: &[T], stride: usize, a: &Matrix<'_, T>, b: &Matrix<'_, T>) {
     a.check();
     b.check();
-    assert_eq!(a.columns, b.rows, "a product of matrices that do not fit");
+    assert_eq!(a.columns, b.rows, "the inner sizes of a matrix product differ");
     let end = extent(a.rows, stride).saturating_add(b.columns);
-    assert!(a.rows == 0 || b.columns == 0 || end <= out.len(), "a product is larger than its place");
+    assert!(a.rows == 0 || b.columns == 0 || end <= out.len(), "a matrix product is larger than its output");
     assert!(a.rows < 2 || stride >= b.columns, "rows of a product overlap");
 }
 
@@ -148,18 +151,18 @@ pub(crate) fn product<T: Arithmetic>(
     }
 }
 
-/// The change of a product's output.
+/// The way in which a product changes the elements of its output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Add {
     /// The product replaces the output.
     Nothing,
-    /// The output grows by the product.
+    /// The product is added to the output.
     Product,
     /// The product is subtracted from the output.
     NegativeProduct,
 }
 
-/// The real types of `gemm`'s crates.
+/// A real element type whose products the crates of `gemm` compute.
 trait GemmElement: Element {
     /// Computes a product whose output's rows and columns are `strides` apart.
     ///
@@ -188,8 +191,8 @@ macro_rules! gemm_element {
             a.check();
             b.check();
             let end = extent(a.rows, row_stride).saturating_add(extent(b.columns, column_stride));
-            assert!(a.rows == 0 || b.columns == 0 || end < out.len(), "a product is larger than its place");
-            // `gemm` wants outputs with adjacent rows, so a row-major product is computed as its transpose.
+            assert!(a.rows == 0 || b.columns == 0 || end < out.len(), "a matrix product is larger than its output");
+            // `gemm` requires column-major outputs, so a row-major product is computed as its transpose.
             let (a, b, [row_stride, column_stride]) = if column_stride < row_stride {
                 (b.transposed(), a.transposed(), [column_stride, row_stride])
             } else {
@@ -277,7 +280,10 @@ pub(crate) fn packed(b: Matrix<'_, f32>) -> Result<Panels> {
 pub(crate) fn product_with(out: &mut [f32], stride: usize, a: Matrix<'_, f32>, b: &Panels, threads: Threads) {
     a.check();
     let end = extent(a.rows, stride).saturating_add(b.columns());
-    assert!(a.columns == b.steps() && end <= out.len(), "a product of matrices that do not fit");
+    assert!(
+        a.columns == b.steps() && end <= out.len(),
+        "the inner sizes of a matrix product differ, or its output is too small"
+    );
     single::product_with(out, stride, &a, b, threads);
 }
 
@@ -319,11 +325,11 @@ mod tests {
     }
 
     #[test]
-    fn strides_and_accumulation() {
+    fn products_of_strided_matrices_are_added_to_the_output() {
         let a: Vec<i32> = (1..13).collect();
         let b: Vec<i32> = (1..9).collect();
         let float = |v: &[i32]| v.iter().map(|&x| x as f32).collect::<Vec<_>>();
-        // Two columns of a 4 x 3 matrix, transposed, times a 4 x 2 matrix.
+        // The product of two columns of a 4 x 3 matrix, transposed, and a 4 x 2 matrix.
         let mut exact = [1; 5];
         let (fa, fb, mut real) = (float(&a), float(&b), [1f32; 5]);
         product(
@@ -418,7 +424,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "outside its data")]
-    fn views_outside_are_refused() {
+    fn matrix_views_outside_their_data_are_refused() {
         let mut out = [0f32; 4];
         product(
             &mut out,

@@ -138,9 +138,9 @@ macro_rules! complex {
 
 complex!(f32, f64);
 
-/// A native number, in which kernels compute. 16-bit floats are computed in `f32`.
+/// A native number type, in which kernels compute. 16-bit floats are computed in `f32`.
 pub(crate) trait Number: Stored {
-    /// The least value: `-inf` for floats.
+    /// The lowest value: `-inf` for floats.
     const LOWEST: Self;
     /// The greatest value: `inf` for floats.
     const HIGHEST: Self;
@@ -315,7 +315,7 @@ pub(crate) trait Real: Number + Float + NumAssign + Sum {
 
 /// A native real or complex number, with analytic functions.
 pub(crate) trait Analytic: Arithmetic + Neg<Output = Self> {
-    /// Returns a real number in the type's own precision.
+    /// Returns `value` as a number of this type, rounded to its precision.
     fn of_real(value: f64) -> Self;
     fn exp(self) -> Self;
     fn exp_m1(self) -> Self;
@@ -343,8 +343,7 @@ macro_rules! analytic {
             #[inline(always)]
             fn of_real(value: f64) -> $t { value as $t }
             analytic!(@float exp exp_m1 ln ln_1p sqrt sin cos tan asin acos atan sinh cosh tanh);
-            /// For numbers so large that doubling may overflow, the logarithm of the double is the sum of two
-            /// logarithms.
+            /// For numbers so large that doubling may overflow, the result is `ln(a) + ln(2)` instead of `ln(2 a)`.
             #[inline(always)]
             fn asinh(self) -> $t {
                 let a = self.abs();
@@ -356,7 +355,7 @@ macro_rules! analytic {
                 let large = self > 1.0 / <$t>::EPSILON;
                 if large { self.ln() + std::$t::consts::LN_2 } else { Float::acosh(self) }
             }
-            /// Computed from the absolute value, because the textbook form cancels near -1.
+            /// The result is computed from the absolute value, because the textbook form cancels near -1.
             #[inline(always)]
             fn atanh(self) -> $t {
                 let a = self.abs();
@@ -367,13 +366,13 @@ macro_rules! analytic {
         }
         impl Analytic for Complex<$t> {
             fn of_real(value: f64) -> Self { Complex::new(value as $t, 0.0) }
-            /// Computed with `expm1` of the real part, because `exp(x) - 1` cancels near 0.
+            /// The result is computed with `expm1` of the real part, because `exp(x) - 1` cancels near 0.
             fn exp_m1(self) -> Self {
                 let half = (0.5 * self.im).sin();
                 let re = self.re.exp_m1() * self.im.cos() - 2.0 * half * half;
                 Complex::new(re, self.re.exp() * self.im.sin())
             }
-            /// Accurate near 0, where `1 + x` loses digits.
+            /// The result is accurate near 0, where `1 + x` loses digits.
             fn ln_1p(self) -> Self {
                 let one = Complex::new(1.0 as $t, 0.0);
                 let u = one + self;

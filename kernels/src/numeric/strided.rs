@@ -6,8 +6,8 @@ use device::{Error, Result};
 use graph::Shape;
 use smallvec::SmallVec;
 
-/// The positions of a box's elements in a buffer: the first is at `offset`, and each step along axis `i` is
-/// `strides[i]` elements. Strides may be 0 or negative.
+/// The positions of a box's elements in a buffer: the first element is at `offset`, and neighbours along axis `i` are
+/// `strides[i]` elements apart. Strides may be 0 or negative.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub offset: isize,
@@ -25,7 +25,7 @@ impl Layout {
     }
 }
 
-/// One axis of a copy: its size and its stride on both sides.
+/// An axis of a copied box: its size, and its strides in the source and in the destination.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     size: usize,
@@ -36,7 +36,7 @@ struct Axis {
 /// Rows shorter than this are copied by a loop, because a call to `memcpy` does not pay.
 const SHORT: usize = 4;
 
-/// Copies a box of these sizes.
+/// Copies the elements of a box of the sizes `dims` from `src`, laid out as `from`, to `dst`, laid out as `to`.
 ///
 /// # Errors
 /// `Internal` if a layout reaches outside its buffer.
@@ -59,8 +59,8 @@ pub(crate) fn copy<E: CopiedElement>(
         return Ok(());
     };
     let inner = axes.remove(inner);
-    // If reads are contiguous along one axis and writes along another, both are transposed in blocks, so that each
-    // cache line is fetched once.
+    // If reads are contiguous along one axis and writes along another, the two axes are transposed in blocks, so that
+    // each cache line is fetched once.
     let across = axes.iter().position(|a| a.from == 1 && a.size >= 8);
     let across = across.filter(|_| inner.to == 1 && inner.from != 1 && inner.from != 0 && inner.size >= 8);
     let across = across.map(|i| axes.remove(i));
@@ -90,7 +90,7 @@ pub(crate) fn copy<E: CopiedElement>(
     }
 }
 
-/// Copies a box into row-major order.
+/// Copies a box of the sizes `dims` from `src` to the front of `dst`, in row-major order.
 pub(crate) fn pack<E: CopiedElement>(dims: &[usize], src: &[E], from: &Layout, dst: &mut [E]) -> Result<()> {
     copy(dims, src, from, dst, &Layout::packed(dims))
 }
@@ -107,7 +107,8 @@ fn check(dims: &[usize], layout: &Layout, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the axes of size greater than 1; adjacent axes are merged if both layouts continue from one to the next.
+/// Returns the axes of size greater than 1; adjacent axes are merged if they form one evenly strided axis in both
+/// layouts.
 fn merged(dims: &[usize], from: &Layout, to: &Layout) -> SmallVec<[Axis; 6]> {
     let mut axes: SmallVec<[Axis; 6]> = SmallVec::new();
     for ((&size, &from), &to) in dims.iter().zip(&from.strides).zip(&to.strides) {
@@ -124,8 +125,8 @@ fn merged(dims: &[usize], from: &Layout, to: &Layout) -> SmallVec<[Axis; 6]> {
     axes
 }
 
-/// Returns the axis of the inner loop: an axis that is contiguous on both sides, else an axis along which writes are
-/// contiguous, else the longest.
+/// Returns the axis of the inner loop: an axis along which reads and writes are contiguous, else an axis along which
+/// writes are contiguous, else the longest.
 fn innermost(axes: &[Axis]) -> Option<usize> {
     let together = axes.iter().position(|a| a.from == 1 && a.to == 1 && a.size >= SHORT);
     let written = axes.iter().position(|a| a.to == 1 && a.size >= SHORT);
@@ -194,13 +195,13 @@ pub struct InputBox {
 }
 
 impl InputBox {
-    /// Returns the box of all elements of the input in their order, as a tensor of this shape.
+    /// Returns the box of all elements of the input in row-major order, packed into an output of this shape.
     pub(crate) fn whole(shape: Shape) -> InputBox {
         let dims: SmallVec<[usize; 6]> = shape.dims().into();
         InputBox { from: Layout::packed(&dims), shape, dims }
     }
 
-    /// Returns whether the box is all elements, in their order, of an input of `elements` elements.
+    /// Returns whether the box consists of all elements, in row-major order, of an input of `elements` elements.
     pub fn is_whole(&self, elements: usize) -> bool {
         if self.shape.num_elements() != elements {
             return false;
@@ -224,7 +225,7 @@ pub(crate) fn box_kernel(init: &KernelInit<'_>, take: BoxOfInputs) -> Result<Ker
     }))
 }
 
-/// Sets output 0 to the box taken from input 0.
+/// Sets output 0 to the elements of the box `taken` of input 0; a box of all elements is not copied.
 pub(crate) fn set_box_output<E: CopiedElement>(ctx: &mut KernelContext<'_>, taken: InputBox) -> Result<()> {
     let input = ctx.take_input(0)?;
     let out = if taken.is_whole(input.num_elements()) {
@@ -246,7 +247,7 @@ pub fn permuted(shape: &Shape, perm: &[usize]) -> Layout {
 mod tests {
     use super::*;
 
-    /// Copies according to the definition, element by element.
+    /// Copies a box element by element, as [`Layout`] defines the positions.
     fn copy_elementwise(dims: &[usize], src: &[u32], from: &Layout, dst: &mut [u32], to: &Layout) {
         let packed = Layout::packed(dims);
         for n in 0..dims.iter().product::<usize>() {
@@ -261,7 +262,7 @@ mod tests {
     #[test]
     fn every_layout_copies_as_the_definition_says() -> Result<()> {
         let src: Vec<u32> = (0..20_000).collect();
-        /// The sizes, and the offset and strides of both sides.
+        /// The sizes of a box, and the offset and strides in the source and in the destination.
         type Case = (&'static [usize], isize, &'static [isize], isize, &'static [isize]);
         let cases: &[Case] = &[
             (&[], 3, &[], 5, &[]),

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-/// Loops over fewer elements stay on their thread, because distributing them costs more than it gains.
+/// Minimum number of elements of a parallel loop: for fewer, distributing the loop costs more than it gains.
 pub(crate) const PARALLEL: usize = 1 << 18;
 
 /// The number of multiplications and additions above which a matrix product uses several threads.
@@ -18,12 +18,12 @@ pub(crate) fn is_parallel_under_lock(elements: usize) -> bool {
     elements >= PARALLEL && rayon::current_thread_index().is_none()
 }
 
-/// The cost of an element, which determines the size from which threads help.
+/// The cost of computing an element, which determines the number of elements from which a loop is parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cost {
     /// The loop is bound by memory.
     Cheap,
-    /// A division, a short polynomial, or more per element.
+    /// The loop computes a division, a short polynomial, or more per element.
     Expensive,
 }
 
@@ -49,7 +49,8 @@ pub(crate) fn chunk_size(len: usize, cost: Cost) -> usize {
 /// type, not once for each of some 1000 callers.
 type Work<'w, R> = dyn Fn(usize, &mut [R]) + Sync + 'w;
 
-/// Calls `work` with each chunk and the position of its first element, in parallel if there is more than one chunk.
+/// Calls `work` with each chunk of `chunk` elements and the index of its first element, in parallel if there is more
+/// than one chunk.
 pub(crate) fn for_chunks<R: Send>(out: &mut [R], chunk: usize, work: impl Fn(usize, &mut [R]) + Sync) {
     distribute_chunks(out, chunk, &work);
 }
@@ -62,7 +63,7 @@ fn distribute_chunks<R: Send>(out: &mut [R], chunk: usize, work: &Work<'_, R>) {
     }
 }
 
-/// Calls `work` with each part of `len` elements and the part's number, on several threads if `is_parallel`. The last
+/// Calls `work` with each part of `len` elements and the part's index, on several threads if `is_parallel`. The last
 /// part may be shorter; an empty `out` has no parts.
 pub(crate) fn for_parts<R: Send>(
     out: &mut [R],
@@ -77,7 +78,7 @@ pub(crate) fn for_parts<R: Send>(
     }
 }
 
-/// Calls `work` with each part of `len` elements and the part's number, on several threads.
+/// Calls `work` with each part of `len` elements and the part's index, on several threads.
 fn in_parallel<R: Send>(out: &mut [R], len: usize, work: &Work<'_, R>) {
     out.par_chunks_mut(len).enumerate().for_each(|(i, part)| work(i, part));
 }
@@ -95,8 +96,8 @@ fn join_dyn(left: &mut (dyn FnMut() + Send), right: &mut (dyn FnMut() + Send)) {
     rayon::join(left, right);
 }
 
-/// Calls `work` with each run of whole rows of at least `PARALLEL / 8` elements, and with the number of its first
-/// row; on one thread if there are few elements in total. `row`, the elements per row, is not 0.
+/// Calls `work` with runs of whole rows that have at least `PARALLEL / 8` elements, and with the index of the first row
+/// of each run. Fewer than [`PARALLEL`] elements are a single run. `row` is the number of elements per row, not 0.
 pub(crate) fn for_rows<R: Send>(out: &mut [R], row: usize, work: impl Fn(usize, &mut [R]) + Sync) {
     distribute_rows(out, row, &work);
 }
@@ -106,7 +107,7 @@ fn distribute_rows<R: Send>(out: &mut [R], row: usize, work: &Work<'_, R>) {
     distribute_chunks(out, rows.max(1) * row, &|start, part| work(start / row, part));
 }
 
-/// Returns the least number of rows of `row` elements per work item.
+/// Returns the minimum number of rows per work item, if a row has `row` elements.
 pub(crate) fn rows_at_a_time(row: usize) -> usize {
     (PARALLEL / 8).div_ceil(row.max(1))
 }

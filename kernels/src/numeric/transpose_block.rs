@@ -27,7 +27,7 @@ pub(crate) fn words(from: &[u32], stride: usize, to: &mut [u32], step: usize, [r
     part(from, stride, to, step, 0..rows, whole_columns..columns);
 }
 
-/// Transposes elements of any type, like [`words`].
+/// Transposes a matrix like [`words`], for elements of any type.
 pub(crate) fn elements<E: Clone>(
     from: &[E],
     stride: usize,
@@ -39,7 +39,7 @@ pub(crate) fn elements<E: Clone>(
     part(from, stride, to, step, 0..rows, 0..columns);
 }
 
-/// Asserts that a matrix and its transpose lie inside slices of these lengths.
+/// Asserts that a matrix and its transpose lie inside slices of lengths `from` and `to`.
 fn check([from, to]: [usize; 2], [stride, step]: [usize; 2], [rows, columns]: [usize; 2]) {
     if rows == 0 || columns == 0 {
         return;
@@ -49,7 +49,7 @@ fn check([from, to]: [usize; 2], [stride, step]: [usize; 2], [rows, columns]: [u
     assert!(end(columns, step, rows) <= to, "a transposed matrix reaches outside its destination");
 }
 
-/// Transposes these columns of these rows, element by element.
+/// Transposes the part of a matrix in these rows and columns, element by element.
 fn part<E: Clone>(
     from: &[E],
     stride: usize,
@@ -76,8 +76,8 @@ mod avx {
     use crate::numeric::cpu_cache::FLOATS_PER_LINE;
     use std::arch::x86_64::*;
 
-    /// Columns of each row at a time, so few that the rows of two blocks stay in the first-level cache wherever they
-    /// lie.
+    /// Number of columns transposed at a time, so few that the rows of two blocks stay in the first-level cache even if
+    /// they fall into the same sets.
     const WIDTH: usize = 4 * FLOATS_PER_LINE;
 
     /// # Safety

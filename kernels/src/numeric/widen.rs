@@ -1,5 +1,5 @@
-//! Elements and the types that they are computed in: 16-bit floats are widened to `f32` once per element, not once
-//! per operation; all others are computed in their own type.
+//! Element types, and the types that kernels compute in: 16-bit floats are widened to `f32` once per element, not once
+//! per operation; all other elements are computed in their own type.
 
 use super::dispatch::dispatch;
 use super::scalar::Real;
@@ -12,10 +12,10 @@ use half::{bf16, f16};
 use num_complex::Complex;
 use smallvec::SmallVec;
 
-/// An element and the type that it is computed in.
+/// An element type, with the type `Wide` that its elements are computed in.
 pub(crate) trait Lane: Element {
     type Wide: Element;
-    /// True if `Wide` is this type itself.
+    /// True if `Wide` is the element type itself.
     const NATIVE: bool;
     fn to_wide(self) -> Self::Wide;
     fn of_wide(wide: Self::Wide) -> Self;
@@ -25,7 +25,7 @@ pub(crate) trait Lane: Element {
     fn narrow(from: &[Self::Wide], to: &mut [Self]);
 }
 
-/// A floating-point element.
+/// A floating-point element type.
 pub(crate) trait Float: Lane<Wide: Real> {}
 
 impl<T: Lane<Wide: Real>> Float for T {}
@@ -87,7 +87,7 @@ pub(crate) type ByteBlock = SmallVec<[u64; BLOCK * LARGEST / size_of::<u64>()]>;
 const LARGEST: usize = size_of::<Complex<f64>>();
 
 /// The element type of a [`Lane`] as a value, for code that is compiled once for all element types. Elements are passed
-/// as bytes, and "wide" ones are in the type that they are computed in.
+/// as bytes; wide elements have the type that they are computed in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneType {
     pub(crate) dtype: DType,
@@ -113,7 +113,7 @@ impl LaneType {
         bytes >> self.size.trailing_zeros()
     }
 
-    /// Returns the elements of a tensor.
+    /// Returns the bytes of a tensor's elements.
     ///
     /// # Errors
     /// `InvalidArgument` if the tensor has another dtype.
@@ -122,7 +122,7 @@ impl LaneType {
         Ok(tensor.bytes()?)
     }
 
-    /// Returns the elements of a tensor for writing, like [`LaneType::elements`].
+    /// Returns the bytes of a tensor's elements for writing, like [`LaneType::elements`].
     pub(crate) fn elements_mut(self, tensor: &mut Tensor) -> Result<&mut [u8]> {
         self.check(tensor)?;
         Ok(tensor.bytes_mut()?)
@@ -135,20 +135,19 @@ impl LaneType {
         Err(graph::Error::DType { expected: self.dtype, actual: tensor.dtype() }.into())
     }
 
-    /// Returns a zeroed block for a run of `count` wide elements, but for at most [`BLOCK`].
+    /// Returns a zeroed block for `count` wide elements, or for [`BLOCK`] if `count` is greater.
     #[inline]
     pub(crate) fn block(self, count: usize) -> ByteBlock {
         SmallVec::from_elem(0, (count.min(BLOCK) * self.wide_size).div_ceil(size_of::<u64>()))
     }
 
-    /// Returns a block like [`LaneType::block`] for elements that are computed in another type; empty for native
-    /// elements.
+    /// Returns a block like [`LaneType::block`] if elements are computed in another type, and an empty block otherwise.
     #[inline]
     pub(crate) fn wide_block(self, count: usize) -> ByteBlock {
         self.block(if self.is_native { 0 } else { count })
     }
 
-    /// Writes the elements to the front of `buffer`; returns the written wide elements.
+    /// Widens the elements `from` into the front of `buffer`; returns the wide elements.
     pub(crate) fn widen<'b>(self, from: &[u8], buffer: &'b mut [u8]) -> &'b mut [u8] {
         let to = &mut buffer[..self.count(from.len()) * self.wide_size];
         match self.dtype {
@@ -159,12 +158,13 @@ impl LaneType {
         to
     }
 
-    /// Returns the wide elements; `buffer` holds them if they have to be converted.
+    /// Returns the elements `from` as wide elements, which are in `buffer` if they have to be converted.
     pub(crate) fn load<'a>(self, from: &'a [u8], buffer: &'a mut [u8]) -> &'a [u8] {
         if self.is_native { from } else { self.widen(from, buffer) }
     }
 
-    /// Calls `compute` to fill `out` with wide elements; `buffer` is used if they have to be converted.
+    /// Calls `compute` to make wide elements, directly in `out` or, if they have to be narrowed into `out`, in
+    /// `buffer`.
     pub(crate) fn store(self, out: &mut [u8], buffer: &mut [u8], compute: impl FnOnce(&mut [u8])) {
         if self.is_native {
             return compute(out);
@@ -177,7 +177,7 @@ impl LaneType {
         }
     }
 
-    /// Sets output 0 to the scalar with these bytes.
+    /// Sets output 0 to the scalar with the bytes `element`.
     pub(crate) fn set_scalar(self, ctx: &mut KernelContext<'_>, element: &[u8]) -> Result<()> {
         dispatch!(any, self.dtype, T => {
             ctx.set_scalar(0, bytemuck::pod_read_unaligned::<T>(element));
@@ -198,7 +198,7 @@ macro_rules! dispatch_unsigned {
 }
 pub(crate) use dispatch_unsigned;
 
-/// Returns the tensor in the type that it is computed in.
+/// Returns the tensor with elements of type `T::Wide`.
 pub(crate) fn widened<T: Lane>(x: &Tensor) -> Result<Tensor> {
     if T::NATIVE {
         return Ok(x.clone());
@@ -208,7 +208,7 @@ pub(crate) fn widened<T: Lane>(x: &Tensor) -> Result<Tensor> {
     Ok(wide)
 }
 
-/// Converts a tensor back from the type that it was computed in.
+/// Converts a tensor with elements of type `T::Wide` to elements of type `T`.
 pub(crate) fn narrowed<T: Lane>(wide: Tensor) -> Result<Tensor> {
     if T::NATIVE {
         return Ok(wide);

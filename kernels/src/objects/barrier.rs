@@ -21,13 +21,13 @@ pub struct Barrier {
     types: Vec<DType>,
     shapes: Vec<PartialShape>,
     state: Mutex<BarrierState>,
-    /// Complete tuples as queue elements: number, key, components.
+    /// Complete tuples as queue elements: insertion number, key, components.
     ready: Queue,
 }
 
 /// The state of a barrier.
 struct BarrierState {
-    /// Number for the next new keys; the numbers order the complete tuples.
+    /// Insertion number of the next new keys; the insertion numbers order the complete tuples.
     next: i64,
     incomplete: FxHashMap<Bytes, IncompleteTuple>,
     is_closed: bool,
@@ -142,7 +142,7 @@ impl Barrier {
         let values = rows::split(values)?;
         let declared = &self.shapes[index];
         if let Some(value) = values.iter().find(|value| !declared.accepts(value.shape())) {
-            // The queue's elements have the number and the key before the components.
+            // The message counts the components of a queue element, which begins with the insertion number and the key.
             device::invalid!(
                 "Shape mismatch in tuple component {}. Expected {declared}, got {}",
                 index + 2,
@@ -178,7 +178,7 @@ impl Barrier {
                 }
                 let components = vec![None; self.types.len()];
                 incomplete.insert(key.clone(), IncompleteTuple { number, components });
-                // All keys that are new in one insertion share a number.
+                // All keys that are new in one insertion share an insertion number.
                 *next = number.saturating_add(1);
             }
             let Some(of_key) = incomplete.get_mut(key) else { continue };
@@ -203,7 +203,7 @@ impl Barrier {
         Ok(())
     }
 
-    /// Takes `count` complete tuples when there are enough. With `allow_small`, a closed barrier returns its
+    /// Takes `count` complete tuples once that many are complete. With `allow_small`, a closed barrier returns its
     /// remaining tuples.
     pub fn take(
         &self,
@@ -264,7 +264,7 @@ impl Barrier {
             state.is_closed && state.incomplete.is_empty()
         };
         if is_finished && !self.ready.is_closed() {
-            // Another thread may have closed it in the meantime, so the result is ignored.
+            // Another thread may have closed the queue in the meantime, so the result is ignored.
             self.ready.close(step, false, Box::new(|_| {}));
         }
     }

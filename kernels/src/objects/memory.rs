@@ -117,7 +117,7 @@ fn cut(whole: &Tensor, shapes: &mut dyn Iterator<Item = Shape>, put: &mut PutFn<
     }
 }
 
-/// Cuts a tensor; each element is `size` elements of type `E`.
+/// Cuts a tensor, each of whose elements is `size` items of type `E`.
 fn cut_as<E: CopiedElement>(
     whole: &Tensor,
     size: usize,
@@ -153,7 +153,7 @@ fn add(sum: &mut Tensor, by: &Tensor) -> Result<()> {
         DType::Double | DType::Complex128 => add_as::<f64>(sum, by, |a, b| a + b),
         DType::Half => add_as::<f16>(sum, by, |a, b| a + b),
         DType::BFloat16 => add_as::<bf16>(sum, by, |a, b| a + b),
-        // Integers add with wrapping overflow, like in the integer kernels, with or without a sign.
+        // Integers wrap on overflow, like in the integer kernels, so signed integers can be added as unsigned ones.
         DType::Int8 | DType::UInt8 => add_as::<u8>(sum, by, u8::wrapping_add),
         DType::Int16 | DType::UInt16 => add_as::<u16>(sum, by, u16::wrapping_add),
         DType::Int32 | DType::UInt32 => add_as::<u32>(sum, by, u32::wrapping_add),

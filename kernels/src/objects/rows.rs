@@ -92,7 +92,7 @@ fn runs<'a>(
     start: usize,
 ) -> impl Iterator<Item = (&'a Tensor, usize, usize, usize)> + use<'a> {
     let rank = shape.rank();
-    // Trailing axes of equal size are contiguous in both, and so is the axis before them.
+    // Trailing axes of equal size are contiguous in the row and in the block, and so is the axis before them.
     let same = (0..rank).rev().take_while(|&axis| row.shape()[axis] == shape[axis]).count();
     let outer = rank - same;
     let split = outer.saturating_sub(1);

@@ -49,7 +49,7 @@ fn num_bytes(tensors: &[AnyTensor]) -> usize {
     tensors.iter().map(AnyTensor::num_bytes).sum()
 }
 
-/// Lanes of waiting operations: puts, and takes and peeks.
+/// Indices of the lists of waiting operations: puts in one, takes and peeks in the other.
 const PUT: usize = 0;
 const TAKE: usize = 1;
 

@@ -23,7 +23,7 @@ pub(crate) fn base_name(init: &KernelInit<'_>, attr: &str) -> Result<Arc<str>> {
     Ok(if name.is_empty() { init.node.name.clone() } else { name.into() })
 }
 
-/// An arbitrary number that distinguishes these objects from other kinds of resources.
+/// Arbitrary hash code in the handles of step objects, which other kinds of resources do not have.
 const HASH_CODE: u64 = 0x5374_6570_4f62_6a65;
 
 /// Sets output 0 to the handle of an object, in the form of this kernel's op.

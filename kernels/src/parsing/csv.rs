@@ -11,7 +11,7 @@ use std::str::FromStr;
 struct Format {
     delimiter: u8,
     has_quotes: bool,
-    /// The text that stands for a missing value, like an empty field.
+    /// The text of a field that, like an empty field, stands for a missing value.
     missing: Bytes,
     /// The indices of the selected columns, ascending; empty selects all columns.
     columns: Vec<usize>,

@@ -24,7 +24,7 @@ struct DenseFeature {
 }
 
 impl DenseFeature {
-    /// Returns the number of elements per step of the unknown first dimension; `None` if all dimensions are known.
+    /// Returns the number of elements per index of the unknown first dimension; `None` if all dimensions are known.
     fn stride(&self) -> Option<usize> {
         let dims = self.shape.dims()?;
         match dims.split_first() {
@@ -83,8 +83,8 @@ impl FeatureTypes {
         Ok(types)
     }
 
-    /// Returns the features to parse: these dtypes with their keys, and with the defaults in the inputs from `first`
-    /// on.
+    /// Returns the features to parse: these dtypes with the keys `sparse`, `dense` and `ragged`, and the defaults of
+    /// dense features in the inputs from `first` on.
     fn requested(
         &self,
         ctx: &KernelContext<'_>,

@@ -12,7 +12,7 @@ fn strings(all: &[&[u8]]) -> Result<Tensor> {
 }
 
 #[test]
-fn raw_numbers() -> Result<()> {
+fn decode_raw_reads_both_byte_orders() -> Result<()> {
     let decode = |all: &[&[u8]], dtype: DType, little: bool| {
         run_op("DecodeRaw", &[strings(all)?], &[("out_type", dtype.into()), ("little_endian", little.into())])
     };

@@ -6,7 +6,7 @@ use device::{Error, Result};
 use graph::{Code, DType, Shape, Tensor};
 use half::f16;
 
-/// How a crop samples the image.
+/// The interpolation by which a crop samples the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CropMethod {
     Bilinear,
@@ -23,7 +23,7 @@ impl CropMethod {
     }
 }
 
-/// Returns the index of the image that each box belongs to, checked against the batch size. Images have the shape
+/// Returns, for each box, the index of the image that it crops, checked against the batch size. Images have the shape
 /// `[batch, rows, columns, channels]`; `crop` is the rows and columns of a crop.
 pub fn images_of(
     boxes: &Shape,
@@ -75,7 +75,7 @@ pub fn image_size(ctx: &KernelContext<'_>) -> Result<Shape> {
     Ok(Shape::from_i64(&size.to_i64s()?)?)
 }
 
-/// Returns the rows and columns of the crops that the gradient in input 0 belongs to.
+/// Returns the rows and columns of the crops whose gradient has the shape `grads`.
 pub fn grad_crop(grads: &Shape, channels: usize, boxes: &Shape) -> Result<[usize; 2]> {
     let count = boxes.first().copied().unwrap_or(0);
     match *grads.dims() {
@@ -86,10 +86,10 @@ pub fn grad_crop(grads: &Shape, channels: usize, boxes: &Shape) -> Result<[usize
     }
 }
 
-/// The limits of a suppression: how many boxes are selected, and when a box is dropped.
+/// The limits of a non-maximum suppression: the number of boxes to select, and the overlaps and scores that drop a box.
 #[derive(Debug)]
 pub struct SuppressionLimits {
-    /// The most boxes to select.
+    /// The maximum number of boxes to select.
     pub most: usize,
     /// The overlap above which a box is dropped.
     pub overlap: f32,
@@ -97,14 +97,14 @@ pub struct SuppressionLimits {
     pub score: f32,
     /// The width of the Gaussian by which overlaps lower scores; 0 if overlapping boxes are dropped instead.
     pub(crate) sigma: f32,
-    /// Rounds a number to the type of the scores.
+    /// The function that rounds a number to the dtype of the scores.
     pub(crate) rounded: fn(f32) -> f32,
 }
 
 impl SuppressionLimits {
-    /// Reads the inputs behind the boxes and the scores of type `dtype`: the most boxes to select, the overlap
-    /// above which boxes are dropped, and, in later versions of the op, the score to exceed and the width by which
-    /// overlaps lower scores.
+    /// Reads `inputs`, the inputs after the boxes and the scores of type `dtype`: the maximum number of boxes to
+    /// select, the overlap above which boxes are dropped, and, in later versions of the op, the score to exceed and the
+    /// width by which overlaps lower scores.
     pub fn of(dtype: DType, inputs: &[&Tensor]) -> Result<SuppressionLimits> {
         let [most, overlap, others @ ..] = inputs else {
             return Err(Error::internal("no thresholds"));
@@ -131,12 +131,12 @@ pub(crate) fn rounding(dtype: DType) -> fn(f32) -> f32 {
     if dtype == DType::Half { |v| f16::from_f32(v).to_f32() } else { |v| v }
 }
 
-/// Returns a tensor of `float` or `half` as `float`.
+/// Returns a tensor of dtype `float` or `half` as a tensor of dtype `float`.
 pub(crate) fn single(x: &Tensor) -> Result<Tensor> {
     if x.dtype() == DType::Half { widened::<f16>(x) } else { Ok(x.clone()) }
 }
 
-/// Returns the scalar in an input called `name`.
+/// Returns the scalar in a `half` or `float` tensor; `name` is the input's name in messages.
 pub(crate) fn number(tensor: &Tensor, name: &str) -> Result<f32> {
     if tensor.shape().rank() != 0 {
         device::invalid!("{name} must be 0-D, got shape {}", tensor.shape());

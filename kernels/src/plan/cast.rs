@@ -3,8 +3,8 @@
 use device::{Error, Result};
 use graph::{DType, Shape};
 
-/// Returns the shape of the result of `Bitcast`. A smaller element type adds an axis; for a larger one the last
-/// axis must make up exactly one element.
+/// Returns the shape of the result of `Bitcast`. A smaller element type adds a last axis; for a larger one, the last
+/// axis of the input must make up exactly one element of the output.
 pub fn bitcast_shape(shape: &Shape, from: DType, to: DType) -> Result<Shape> {
     let mut dims = shape.dims().to_vec();
     let (Some(from_size), Some(to_size)) = (from.size(), to.size()) else {

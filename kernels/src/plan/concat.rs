@@ -85,16 +85,16 @@ pub fn stack_layout(ctx: &KernelContext<'_>, axis: i64) -> Result<ConcatLayout> 
 /// A split of a tensor along an axis: output `n` takes `sizes[n]` indices of the axis.
 #[derive(Debug)]
 pub struct SplitPlan {
-    /// The number of the input that is split.
+    /// The index of the input that is split.
     pub input: usize,
     pub at: usize,
     pub sizes: SmallVec<[usize; 8]>,
-    /// Set if the outputs lack the axis, which has size 1 in each part.
+    /// Set if the outputs lack the split axis, along which each output takes one index.
     pub(crate) drops_axis: bool,
 }
 
 impl SplitPlan {
-    /// Returns the shape of an output that takes `size` indices of the axis.
+    /// Returns the shape of an output that takes `size` indices of the axis of a tensor of shape `whole`.
     pub fn shape(&self, whole: &Shape, size: usize) -> Result<Shape> {
         let mut dims: SmallVec<[usize; 6]> = whole.dims().into();
         match self.drops_axis {
@@ -105,7 +105,7 @@ impl SplitPlan {
     }
 }
 
-/// Returns the split of `Unpack`.
+/// Returns the split of input 0 by `Unpack` along `axis`.
 pub fn split_plan(ctx: &KernelContext<'_>, axis: i64) -> Result<SplitPlan> {
     let shape = ctx.shape(0)?;
     let (rank, num) = (shape.rank(), ctx.num_outputs());
@@ -118,7 +118,7 @@ pub fn split_plan(ctx: &KernelContext<'_>, axis: i64) -> Result<SplitPlan> {
     Ok(SplitPlan { input: 0, at, sizes: SmallVec::from_elem(1, num), drops_axis: true })
 }
 
-/// Returns the axis in input `axis`, along which input `value` is split.
+/// Returns the axis, given by input `axis`, along which input `value` is split.
 fn split_axis(ctx: &KernelContext<'_>, value: usize, axis: usize) -> Result<usize> {
     let &[axis] = ctx.input(axis)?.to_i64s()?.as_slice() else {
         invalid!("split_dim_tensor must have exactly one element.");

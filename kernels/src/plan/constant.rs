@@ -19,7 +19,7 @@ pub fn along_diagonal(n: usize) -> Layout {
     Layout { offset: 0, strides: [n as isize + 1].as_slice().into() }
 }
 
-/// Returns the diagonal of input 0, as a strided part of it.
+/// Returns the diagonal of input 0 as a strided box of its elements.
 pub fn diag_part(ctx: &KernelContext<'_>) -> Result<InputBox> {
     let input = ctx.shape(0)?;
     let rank = input.rank();

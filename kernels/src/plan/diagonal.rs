@@ -4,8 +4,8 @@ use device::kernel::{KernelContext, KernelInit};
 use device::{Error, Result, invalid};
 use graph::Shape;
 
-/// The version of an op: the first handles only the main diagonal, the third has an attribute for the alignment of
-/// shorter diagonals.
+/// The version of a diagonal op: the first version handles only the main diagonal, the third has an attribute for the
+/// alignment of shorter diagonals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpVersion {
     First,
@@ -13,7 +13,7 @@ pub enum OpVersion {
     Third,
 }
 
-/// The kind of op.
+/// The operation of a diagonal op.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiagonalOp {
     /// `MatrixDiag`: creates matrices from diagonals.
@@ -24,8 +24,8 @@ pub enum DiagonalOp {
     Set,
 }
 
-/// A range of diagonals, counted upwards from the main one, and the side on which shorter diagonals are aligned in
-/// their rows.
+/// A range of diagonals, numbered upwards from the main diagonal 0, and the side to which shorter diagonals above and
+/// below it are aligned when packed in rows.
 #[derive(Clone, Copy)]
 struct DiagonalBand {
     lower: i64,
@@ -71,7 +71,7 @@ impl DiagonalBand {
     }
 }
 
-/// An op with its attributes.
+/// A diagonal op with its attributes.
 #[derive(Clone, Copy, Debug)]
 pub struct Diagonals {
     form: OpVersion,
@@ -90,7 +90,7 @@ impl Diagonals {
         Ok(Diagonals { form, work, sides: (align.starts_with("LEFT"), align.ends_with("LEFT")) })
     }
 
-    /// Checks the inputs and pairs the elements of matrices and diagonals.
+    /// Checks the inputs of the node, and pairs the elements of matrices and packed diagonals.
     pub fn plan(&self, ctx: &KernelContext<'_>) -> Result<DiagonalPlan> {
         let Diagonals { form, work, sides } = *self;
         match work {
@@ -108,15 +108,15 @@ pub struct DiagonalPlan {
     pub shape: Shape,
     /// For each element of the diagonals, its index in the matrix and its index in the packed diagonals.
     pub places: Vec<(usize, usize)>,
-    /// Elements of a matrix.
+    /// The number of elements of a matrix.
     pub matrix: usize,
-    /// Elements of a matrix's packed diagonals.
+    /// The number of elements of a matrix's packed diagonals.
     pub packed: usize,
     /// The input whose value fills the elements outside the diagonals; zero if `None`.
     pub padding: Option<usize>,
 }
 
-/// Returns the band in input `at`; the main diagonal for the first version.
+/// Returns the band of diagonals given by input `at`, or the main diagonal for the first version of the op.
 fn band(
     ctx: &KernelContext<'_>,
     at: usize,
@@ -146,7 +146,7 @@ fn band(
     Ok(DiagonalBand { lower, upper, left_above, left_below })
 }
 
-/// Returns `at`, the input with the padding value; `None` for the first version, which has no such input.
+/// Returns `at`, the index of the input with the padding value; `None` for the first version, which has no such input.
 fn padding(ctx: &KernelContext<'_>, at: usize, form: OpVersion) -> Result<Option<usize>> {
     if form == OpVersion::First {
         return Ok(None);
@@ -197,7 +197,7 @@ fn diag(ctx: &KernelContext<'_>, form: OpVersion, sides: (bool, bool)) -> Result
         );
     }
     let (rows, columns) = (rows as usize, columns as usize);
-    // Unlike for `MatrixDiagPart`, a vector of one element is not accepted as padding.
+    // Unlike in `MatrixDiagPart`, the padding value may not be a vector of one element.
     if form != OpVersion::First && ctx.shape(4)?.rank() != 0 {
         invalid!("padding_value must be a scalar, not shape {}", ctx.shape(4)?);
     }

@@ -19,13 +19,14 @@ pub fn equation(init: &KernelInit<'_>) -> Result<Equation> {
     Ok(equation)
 }
 
-/// An axis: the character of a label, or the negated position, counted from the last, of an axis in the ellipsis.
+/// The label of an axis: a character of the equation or, for an axis in the ellipsis, -1 for the last, -2 for the one
+/// before, and so on.
 type Label = i32;
 
-/// The size of each label.
+/// The size of the axis of each label.
 type Sizes = FxHashMap<Label, usize>;
 
-/// Returns the labels of an operand of rank `rank`.
+/// Returns the labels of the axes of an operand of rank `rank`; `term` is the operand's term in the equation.
 fn labels(term: &[char], rank: usize) -> Result<Vec<Label>> {
     let named = term.iter().filter(|&&c| c != '.').count();
     let has_ellipsis = named < term.len();
@@ -42,28 +43,29 @@ fn labels(term: &[char], rank: usize) -> Result<Vec<Label>> {
     Ok(out)
 }
 
-/// Axes from the outermost to the innermost: the size, and the elements from one index to the next.
+/// Axes from the outermost to the innermost, each with its size and its stride in elements.
 pub type Axes = SmallVec<[(usize, usize); 6]>;
 
 /// The plan for an einsum of tensors of certain shapes. Each operand is reordered, and summed over the labels that
 /// neither the other operand nor the result has. Two operands are then multiplied as batches of matrices, and the
-/// results are placed in the output.
+/// resulting elements are stored in the output.
 #[derive(Debug)]
 pub struct EinsumPlan {
     /// The layout of each operand.
     pub operands: SmallVec<[OperandAxes; 2]>,
-    /// Batches, rows, summed elements and columns of the matrix product.
+    /// The numbers of batches, rows, summed elements and columns of the matrix product; `None` for a single operand.
     pub product: Option<[usize; 4]>,
     /// The shape of the output.
     pub shape: Shape,
-    /// The position in the output of each result, in the results' order.
+    /// The axes of the matrix product or of the single operand, with the strides at which its elements are stored in
+    /// the output.
     pub to: Axes,
 }
 
 /// The layout in which an operand's elements are read.
 #[derive(Debug)]
 pub struct OperandAxes {
-    /// The axes that the packed operand has.
+    /// The axes of the packed operand.
     pub kept: Axes,
     /// The axes that are summed over.
     pub summed: Axes,
@@ -128,7 +130,8 @@ impl EinsumPlan {
         let dims: Vec<usize> = output.iter().map(|l| sizes[l]).collect();
         let shape = Shape::new(&dims)?;
         let strides = shape.strides();
-        // A repeated label of the output fills a diagonal.
+        // If the output repeats a label, the elements are stored on a diagonal, whose stride is the sum of the axes'
+        // strides.
         let step = |label: &Label| -> usize {
             output.iter().zip(&strides).filter(|(l, _)| *l == label).map(|(_, s)| s).sum()
         };
@@ -136,7 +139,7 @@ impl EinsumPlan {
         Ok(EinsumPlan { operands: layouts, product, shape, to })
     }
 
-    /// Returns the number of results; all other elements of the output are zeros.
+    /// Returns the number of elements stored in the output; all other elements of the output are zeros.
     pub fn results(&self) -> usize {
         self.to.iter().map(|axis| axis.0).product()
     }
@@ -166,8 +169,8 @@ fn output_labels(equation: &Equation, sizes: &Sizes) -> Result<Vec<Label>> {
     Ok(output)
 }
 
-/// Returns the elements from one index of each label to the next. A repeated label follows a diagonal; an axis of
-/// size 1 broadcasts, so its step is 0.
+/// Returns the stride of each label in elements. The stride of a repeated label follows a diagonal; an axis of size 1
+/// broadcasts, so its stride is 0.
 fn steps(shape: &Shape, labels: &[Label]) -> FxHashMap<Label, usize> {
     let mut steps = FxHashMap::default();
     for ((&label, &stride), &size) in labels.iter().zip(&shape.strides()).zip(shape.iter()) {

@@ -12,7 +12,7 @@ pub fn check_rank(input: &Shape, axes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the lengths of the transform, given in input 1.
+/// Returns the lengths of the transform along its `axes` axes, given by input 1.
 pub fn lengths(ctx: &KernelContext<'_>, axes: usize) -> Result<Vec<usize>> {
     let lengths = ctx.input(1)?;
     if lengths.shape().dims() != [axes] {
@@ -26,7 +26,7 @@ pub fn lengths(ctx: &KernelContext<'_>, axes: usize) -> Result<Vec<usize>> {
     lengths.iter().map(length).collect()
 }
 
-/// Checks that the innermost axes have at least these lengths.
+/// Checks that the innermost axes of `shape` have at least these lengths, unless they are empty.
 pub fn check_lengths(shape: &[usize], lengths: &[usize]) -> Result<()> {
     let first = shape.len() - lengths.len();
     for (axis, &len) in (first..).zip(lengths) {

@@ -10,9 +10,10 @@ use graph::{AttrValue, DType, Node};
 use smallvec::SmallVec;
 use std::fmt;
 
-/// An op of a chain. Its first input is the result of the previous op; the others are inputs of the fused node.
+/// An op of a fused node. The op's first input is the result of the previous op; the others are inputs of the fused
+/// node.
 pub struct FusedOp {
-    /// The op as a node, for its kernel's context.
+    /// The op as an unfused node, for the context of the op's kernel.
     pub node: Node,
     kernel: Box<SyncKernel>,
     /// The number of the op's inputs.
@@ -28,7 +29,7 @@ impl fmt::Debug for FusedOp {
 }
 
 impl FusedOp {
-    /// Makes the kernel of an op of the chain.
+    /// Makes the op `op`, with its kernel, of a fused node.
     pub(crate) fn new(
         init: &KernelInit<'_>,
         op: &str,
@@ -57,7 +58,7 @@ pub(crate) fn copied(
     names.iter().map(|name| Ok((*name, init.attr::<AttrValue>(name)?))).collect()
 }
 
-/// Returns a list attribute of strings.
+/// Returns the strings in the list attribute `name`.
 pub(crate) fn texts(init: &KernelInit<'_>, name: &str) -> Result<Vec<String>> {
     let texts = init.attr::<Vec<Bytes>>(name)?;
     Ok(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
@@ -75,7 +76,7 @@ pub fn fused_ops(init: &KernelInit<'_>, first: usize) -> Result<Vec<FusedOp>> {
     Ok(then)
 }
 
-/// Inputs of a normalisation without fused ops.
+/// Number of inputs of a batch normalisation without fused ops.
 pub const NORMALIZATION_INPUTS: usize = 5;
 
 /// Returns the ops of a `_FusedBatchNormEx` after its normalisation: the sum with the side input, and the
@@ -97,7 +98,7 @@ pub fn ops_after_normalization(init: &KernelInit<'_>) -> Result<Vec<FusedOp>> {
     Ok(then)
 }
 
-/// Checks that the ops take exactly the node's inputs.
+/// Checks that a first op with `first` inputs and the ops `then` take exactly the inputs of the fused node.
 pub(crate) fn check_inputs(init: &KernelInit<'_>, first: usize, then: &[FusedOp]) -> Result<()> {
     let expected = first + then.iter().map(|op| op.inputs - 1).sum::<usize>();
     if expected != init.inputs.len() {
@@ -106,7 +107,7 @@ pub(crate) fn check_inputs(init: &KernelInit<'_>, first: usize, then: &[FusedOp]
     Ok(())
 }
 
-/// Makes an op that follows the first one of a chain.
+/// Makes an op that follows the first op of a fused node.
 fn follower(init: &KernelInit<'_>, op: &str) -> Result<FusedOp> {
     let element = init.attr::<DType>("T")?;
     let mut attrs = vec![("T", element.into())];
@@ -129,7 +130,7 @@ fn follower(init: &KernelInit<'_>, op: &str) -> Result<FusedOp> {
     }
 }
 
-/// Runs each of `then` on the current first output, and on the node's inputs from `next` on.
+/// Runs each op of `then` on output 0 and on the node's next inputs, which begin with `next`, and replaces output 0.
 pub fn run_ops(ctx: &mut KernelContext<'_>, then: &[FusedOp], mut next: usize) -> Result<()> {
     for op in then {
         let value = std::mem::take(&mut ctx.outputs[0]);
@@ -139,7 +140,7 @@ pub fn run_ops(ctx: &mut KernelContext<'_>, then: &[FusedOp], mut next: usize) -
     Ok(())
 }
 
-/// Runs one op on `value`, if there is one, and on the node's inputs from `next` on.
+/// Runs `op` on `value`, unless that is `Value::None`, and on the node's inputs from `next` on.
 pub(crate) fn run(ctx: &mut KernelContext<'_>, op: &FusedOp, next: usize, value: Value) -> Result<()> {
     let mut inputs: SmallVec<[Value; 6]> = SmallVec::new();
     if !matches!(value, Value::None) {

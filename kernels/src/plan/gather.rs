@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-/// Returns the position of element `i` in a tensor of this shape, for error messages.
+/// Returns the text `name[i, j, …]` for element number `i` of a tensor of this shape, for error messages.
 pub(crate) fn position(name: &str, shape: &[usize], mut i: usize) -> String {
     if shape.is_empty() {
         return name.to_owned();

@@ -4,11 +4,11 @@ use device::Result;
 use device::kernel::KernelContext;
 use graph::DType;
 
-/// Groups of four numbers that a generator advances for each number skipped, equal to the number reserved for each
-/// number drawn.
+/// Groups of four random numbers by which a generator advances per skipped number, as many as are reserved per drawn
+/// number.
 const SKIPPED: u64 = 256;
 
-/// Returns the groups of four numbers to skip: those reserved for as many numbers as input 2 states.
+/// Returns the number of groups of four random numbers to skip; input 2 is the number of drawn numbers to skip.
 pub fn groups_to_skip(ctx: &KernelContext<'_>) -> Result<u64> {
     let delta = ctx.input(2)?;
     if delta.shape().rank() != 0 {

@@ -20,7 +20,7 @@ pub(crate) fn number<T: ToPrimitive>(value: T) -> f64 {
     value.to_f64().unwrap_or(f64::NAN)
 }
 
-/// Bins of equal width.
+/// The bins of a histogram, which have equal width.
 #[derive(Debug)]
 pub struct Bins {
     pub count: usize,
@@ -30,7 +30,7 @@ pub struct Bins {
 }
 
 impl Bins {
-    /// Reads the number of bins in input 2 and their range in input 1.
+    /// Reads the number of bins from input 2, and the range of values that they cover from input 1.
     pub fn of(ctx: &KernelContext<'_>) -> Result<Bins> {
         let (range, bins) = (ctx.input(1)?, ctx.input(2)?);
         if range.shape().rank() != 1 || range.num_elements() != 2 {
@@ -54,14 +54,14 @@ impl Bins {
     }
 }
 
-/// The numbers that `Bincount` counts, row by row if they are a matrix.
+/// The sizes of the numbers that `Bincount` counts; the rows of a matrix are counted separately.
 #[derive(Debug)]
 pub struct BincountInputs {
-    /// The number of rows of a matrix; `None` if there is a single row.
+    /// The number of rows of a matrix; `None` if all numbers are counted together.
     pub(crate) rows: Option<usize>,
-    /// Numbers in a row.
+    /// The number of numbers in a row.
     pub columns: usize,
-    /// The number of bins of a row.
+    /// The number of bins that the numbers of a row are counted into.
     pub bins: usize,
     /// Set if the numbers have weights.
     pub is_weighted: bool,
@@ -96,7 +96,7 @@ impl BincountInputs {
         Ok(BincountInputs { rows, columns, bins, is_weighted })
     }
 
-    /// Returns the shape of the result.
+    /// Returns the shape of the counts.
     pub fn shape(&self) -> Result<Shape> {
         Ok(match self.rows {
             Some(rows) => Shape::new(&[rows, self.bins])?,
@@ -105,7 +105,7 @@ impl BincountInputs {
     }
 }
 
-/// Returns the elements per row of the sorted inputs and of the values, which must have equally many rows.
+/// Returns the elements per row of the sorted sequences in input 0 and of the values in input 1.
 pub fn widths(ctx: &KernelContext<'_>, dtype: DType) -> Result<[usize; 2]> {
     let (sorted, values) = (ctx.shape(0)?, ctx.shape(1)?);
     let (&[rows, width], &[value_rows, count]) = (sorted.dims(), values.dims()) else {

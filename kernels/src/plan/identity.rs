@@ -2,7 +2,7 @@
 
 use device::Error;
 
-/// The kinds of values that are not finite in a tensor.
+/// The kinds of non-finite values that occur in a tensor.
 #[derive(Default, Debug)]
 pub struct NonFiniteKinds {
     /// Set if there is a NaN.
@@ -16,7 +16,7 @@ pub struct NonFiniteKinds {
 }
 
 impl NonFiniteKinds {
-    /// Returns the error for a tensor with these values; `signed` distinguishes positive and negative infinities.
+    /// Returns the error that names these kinds of values; `signed` distinguishes positive and negative infinities.
     pub fn error(&self, message: &str, signed: bool) -> Error {
         let kinds = match &(if signed { self.signed() } else { self.unsigned() })[..] {
             [a, b, c] => format!("{a}, {b}, and {c}"),

@@ -4,7 +4,7 @@ use crate::numeric::broadcast::Plan;
 use device::{Result, invalid};
 use graph::Shape;
 
-/// Returns the batch dimensions, and the rows and columns of the matrices.
+/// Returns the batch dimensions of a batch of matrices, and the rows and columns of a matrix.
 pub fn matrices(input: &Shape) -> Result<(&[usize], [usize; 2])> {
     let [sizes @ .., rows, columns] = input.dims() else {
         invalid!("Input tensor 0 must have rank >= 2, got shape {input}");
@@ -12,7 +12,7 @@ pub fn matrices(input: &Shape) -> Result<(&[usize], [usize; 2])> {
     Ok((sizes, [*rows, *columns]))
 }
 
-/// Returns the batch dimensions, and the number of rows of the matrices, which must be square.
+/// Returns the batch dimensions of a batch of square matrices, and the number of rows of a matrix.
 pub fn square(input: &Shape) -> Result<(&[usize], usize)> {
     let (sizes, [rows, columns]) = matrices(input)?;
     if rows != columns {
@@ -21,7 +21,7 @@ pub fn square(input: &Shape) -> Result<(&[usize], usize)> {
     Ok((sizes, rows))
 }
 
-/// Checks that the systems of equations `a` have a right-hand side in `b` each.
+/// Checks that each system of equations in `a` has right-hand sides in `b`.
 pub fn check_systems(a: &Shape, b: &Shape) -> Result<()> {
     let ((a_batch, rows), (b_batch, [right_rows, _])) = (square(a)?, matrices(b)?);
     if a_batch != b_batch || rows != right_rows {
@@ -30,7 +30,7 @@ pub fn check_systems(a: &Shape, b: &Shape) -> Result<()> {
     Ok(())
 }
 
-/// Returns how the batches of triangular matrices and of right-hand sides broadcast.
+/// Returns the plan that broadcasts the batches of the triangular matrices `a` and of the right-hand sides `b`.
 pub fn triangular_plan(a: &Shape, b: &Shape) -> Result<Plan> {
     let ((a_batch, rows), (b_batch, [right_rows, _])) = (square(a)?, matrices(b)?);
     if rows != right_rows {

@@ -5,7 +5,7 @@ use device::kernel::KernelContext;
 use graph::Shape;
 use graph::ops::morphology::{Dilation, DilationAxis};
 
-/// The sizes of one kernel invocation.
+/// The sizes of the images and filters of a dilation.
 #[derive(Debug)]
 pub struct Sizes {
     batch: usize,
@@ -15,7 +15,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Returns the sizes for input 0, the image, and input 1, the filter.
+    /// Returns the sizes of the dilation of input 0, the images, with input 1, the filter.
     pub fn of(ctx: &KernelContext<'_>, dilation: &Dilation) -> Result<Sizes> {
         let (input, filter) = (ctx.shape(0)?, ctx.shape(1)?);
         let &[batch, rows, columns, depth] = input.dims() else {

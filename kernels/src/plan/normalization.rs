@@ -4,7 +4,7 @@ use device::kernel::KernelInit;
 use device::{Error, Result};
 use graph::Shape;
 
-/// The attributes of the op.
+/// The attributes of an LRN op.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalNorm {
     pub radius: usize,
@@ -39,7 +39,7 @@ pub fn channels(x: &Shape) -> Result<usize> {
     }
 }
 
-/// Returns the number of channels of a gradient's inputs, and checks that they have the same shape.
+/// Checks that the inputs of a gradient have the same shape, and returns their number of channels.
 pub fn common_channels(dy: &Shape, x: &Shape, y: &Shape) -> Result<usize> {
     let channels = channels(dy)?;
     if x != dy || y != dy {

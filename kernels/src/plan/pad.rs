@@ -1,11 +1,11 @@
-//! Paddings and the shapes that they give.
+//! Paddings, and the shapes of padded tensors.
 
 use device::kernel::{KernelContext, KernelInit};
 use device::{Error, Result, invalid};
 use graph::Shape;
 use smallvec::SmallVec;
 
-/// The most axes that the padding kernels support, like TensorFlow's.
+/// The maximum number of axes that the padding kernels support, like TensorFlow's kernels.
 pub const MOST_AXES: usize = 8;
 
 pub const MOST_MIRRORED: usize = 5;
@@ -33,7 +33,7 @@ pub fn paddings(ctx: &KernelContext<'_>, most: usize) -> Result<SmallVec<[(usize
         .collect()
 }
 
-/// Returns the shape after padding.
+/// Returns the shape of a tensor of shape `shape` after padding.
 pub fn padded(shape: &Shape, paddings: &[(usize, usize)]) -> Result<Shape> {
     let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
     for (&d, &(before, after)) in shape.iter().zip(paddings) {
@@ -52,7 +52,8 @@ pub fn mirror_offset(init: &KernelInit<'_>) -> Result<usize> {
     }
 }
 
-/// Checks that each axis has enough elements to be mirrored.
+/// Checks that each axis of `inner` has enough elements to fill its paddings by mirroring; `offset` is
+/// [`mirror_offset`].
 pub fn check_mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Result<()> {
     for (&size, &(before, after)) in inner.iter().zip(paddings) {
         let most = size.saturating_sub(offset);
@@ -70,7 +71,7 @@ pub fn check_mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize)
     Ok(())
 }
 
-/// Returns the shape before padding.
+/// Returns the shape that a tensor of shape `shape` had before padding.
 pub fn unpadded(shape: &Shape, paddings: &[(usize, usize)]) -> Result<Shape> {
     let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
     for (&d, &(before, after)) in shape.iter().zip(paddings) {

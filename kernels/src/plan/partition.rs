@@ -6,10 +6,10 @@ use device::{Error, Result, invalid};
 use graph::Shape;
 use smallvec::SmallVec;
 
-/// The rows of a tensor by partition.
+/// The distribution of the rows of a tensor to partitions.
 #[derive(Debug)]
 pub struct RowPartitions {
-    /// The row numbers of each partition.
+    /// For each partition, the indices of its rows.
     pub members: Vec<Vec<usize>>,
     /// The shape of a row.
     pub inner: SmallVec<[usize; 6]>,
@@ -45,18 +45,19 @@ pub fn rows_shape(count: usize, inner: &[usize]) -> Result<Shape> {
     Ok(Shape::new(&dims)?)
 }
 
-/// The plan of a stitch: of rows with the same index, the last one wins.
+/// The plan of a `DynamicStitch`: if several rows have the same index, the last row is copied.
 #[derive(Debug)]
 pub struct StitchPlan {
     pub shape: Shape,
-    /// The number of elements of a row.
+    /// The number of elements per row.
     pub row: usize,
     /// For each output row, the input and the row of that input to copy; `None` where no input has this index. Empty
     /// if rows have no elements.
     pub rows: Vec<Option<(usize, usize)>>,
 }
 
-/// Returns the plan of `DynamicStitch`. The first half of the inputs are indices, the second half the rows for them.
+/// Returns the plan of `DynamicStitch`. The first half of the inputs are indices, the second half the rows with these
+/// indices.
 pub fn stitch_plan(ctx: &KernelContext<'_>) -> Result<StitchPlan> {
     let count = ctx.num_inputs() / 2;
     let (first_indices, first) = (ctx.shape(0)?, ctx.shape(count)?);

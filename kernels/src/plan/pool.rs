@@ -8,7 +8,7 @@ use graph::ops::pool::Pool;
 #[derive(Clone, Copy, Debug)]
 pub enum Windows {
     Attrs(Pool),
-    /// The inputs from this index on: window sizes, then strides.
+    /// Two inputs, of which the first has this index: the window sizes and the strides.
     Inputs(usize),
 }
 

@@ -5,7 +5,7 @@ use device::{Error, Result};
 use graph::Shape;
 use std::cmp::Ordering;
 
-/// The lowest and the highest level.
+/// The lowest and the highest level of a quantisation.
 #[derive(Clone, Copy, Debug)]
 pub struct Levels(pub [f32; 2]);
 
@@ -56,7 +56,7 @@ pub fn check_ends(ctx: &KernelContext<'_>, first: usize, channels: Option<usize>
     Ok(())
 }
 
-/// Returns the number of channels, or `None` if all numbers share one range.
+/// Returns the number of channels if each has its own range, or `None` if all elements share one range.
 pub fn channels_of(x: &Shape, per_channel: bool) -> Result<Option<usize>> {
     match (per_channel, x.last()) {
         (false, _) => Ok(None),
@@ -65,7 +65,7 @@ pub fn channels_of(x: &Shape, per_channel: bool) -> Result<Option<usize>> {
     }
 }
 
-/// The attributes of the op.
+/// The attributes of an op that quantises and dequantises a tensor.
 #[derive(Debug)]
 pub struct RoundTrip {
     signed: bool,
@@ -100,7 +100,7 @@ impl RoundTrip {
         })
     }
 
-    /// Returns the lowest and the highest level.
+    /// Returns the lowest and the highest quantisation level.
     pub fn levels(&self, ctx: &KernelContext<'_>) -> Result<[f64; 2]> {
         let bits = match self.bits {
             Some(bits) => bits,
@@ -117,19 +117,19 @@ impl RoundTrip {
         Ok([lowest as f64, highest as f64])
     }
 
-    /// Returns how many elements lie before the axis, along it, and after it, and checks the bounds if they are
-    /// given.
+    /// Returns the product of the dimensions before the axis, the size of the axis, and the product of the dimensions
+    /// after it. Checks the shapes of the bounds if they are given.
     pub fn slices(&self, ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
         let slices = slices(ctx.shape(0)?, self.axis)?;
         if self.range_given {
-            // The op whose number of bits is an input does not check the rank of a single bound.
+            // The version of the op whose number of bits is an input does not check the rank of a single bound.
             check_bounds([ctx.shape(1)?, ctx.shape(2)?], self.axis, slices[1], self.bits.is_none())?;
         }
         Ok(slices)
     }
 }
 
-/// Returns the slices of a gradient's input, like [`RoundTrip::slices`], and checks the bounds.
+/// Returns sizes like [`RoundTrip::slices`] for the gradient op, and checks the shapes of its bounds.
 pub fn gradient_slices(ctx: &KernelContext<'_>, axis: i64) -> Result<[usize; 3]> {
     let (dy, x) = (ctx.shape(0)?, ctx.shape(1)?);
     if dy != x {
@@ -140,7 +140,7 @@ pub fn gradient_slices(ctx: &KernelContext<'_>, axis: i64) -> Result<[usize; 3]>
     Ok(slices)
 }
 
-/// Checks the order of a slice's given bounds.
+/// Checks that the lower bound of a slice is not above the upper bound.
 pub fn check_range<T: PartialOrd>(low: T, high: T) -> Result<()> {
     if !matches!(low.partial_cmp(&high), Some(Ordering::Less | Ordering::Equal)) {
         device::invalid!("Invalid range: input_min must not be greater than input_max");
@@ -168,8 +168,8 @@ pub(crate) fn slices(x: &Shape, axis: i64) -> Result<[usize; 3]> {
     Ok([dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product()])
 }
 
-/// Checks that there is one bound per slice; a single bound is a scalar or, if `may_be_vector`, a vector of one
-/// element.
+/// Checks that `min` and `max` have one bound per index of the axis. For axis -1, a bound is a scalar or, if
+/// `may_be_vector`, any tensor of one element.
 fn check_bounds([min, max]: [&Shape; 2], axis: i64, count: usize, may_be_vector: bool) -> Result<()> {
     for (name, bound) in [("input_min", min), ("input_max", max)] {
         let fits = match axis {

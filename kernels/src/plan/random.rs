@@ -8,15 +8,15 @@ use device::{Error, Result, invalid};
 use graph::{Code, DType, Shape, Tensor};
 use parking_lot::Mutex;
 
-/// The number of the Philox algorithm in the API; ThreeFry has a kernel on no device here.
+/// TensorFlow's number for the Philox algorithm; ThreeFry is not implemented for any device.
 const PHILOX: i64 = 1;
 
 const THREE_FRY: i64 = 2;
 
-/// The number that stands for the best algorithm of a device.
+/// TensorFlow's number for the choice of a device's best algorithm.
 const AUTOMATIC: i64 = 3;
 
-/// A kernel's position in its stream. Concurrent steps reserve parts that do not overlap.
+/// A stream of random numbers and a kernel's position in it. Concurrent steps reserve numbers that do not overlap.
 #[derive(Debug)]
 pub struct Stream(Mutex<Philox>);
 
@@ -31,7 +31,7 @@ impl Stream {
         Stream(Mutex::new(Philox::seeded(seed, seed2)))
     }
 
-    /// Reserves the next `groups` of four numbers and returns the position before them.
+    /// Reserves the next `groups` groups of four numbers, and returns the position of the first one.
     pub(crate) fn reserve(&self, groups: u64) -> Philox {
         let mut stream = self.0.lock();
         let taken = *stream;
@@ -45,21 +45,21 @@ impl Stream {
 pub enum Source {
     /// The node's own stream; each step continues where the previous one stopped.
     Node(Stream),
-    /// Two seeds in this input; every step with equal seeds gets the same numbers.
+    /// Two seeds in the input of this index; all steps with equal seeds get the same numbers.
     Seeds(usize),
-    /// A key in this input, followed by inputs for the counter and the algorithm.
+    /// A key in the input of this index, followed by inputs for the counter and the algorithm.
     Key(usize),
     /// The state of a generator in a variable; each step advances it.
     Generator(Generator),
 }
 
 impl Source {
-    /// Returns the source of random numbers that the attributes `seed` and `seed2` of the node select.
+    /// Returns a source with its own stream, seeded by the attributes `seed` and `seed2` of the node.
     pub fn of_node(init: &KernelInit<'_>) -> Result<Source> {
         Ok(Source::Node(Stream::of(init)?))
     }
 
-    /// Returns the index of the input with the shape of the numbers.
+    /// Returns the index of the input that holds the shape of the output.
     fn shape(&self) -> usize {
         match self {
             Source::Generator(generator) => generator.inputs(),
@@ -67,7 +67,7 @@ impl Source {
         }
     }
 
-    /// Returns the index of the first input that parametrises the distribution.
+    /// Returns the index of the first input with parameters of the distribution.
     pub fn parameters(&self) -> usize {
         match self {
             Source::Node(_) => 1,
@@ -77,7 +77,8 @@ impl Source {
         }
     }
 
-    /// Returns the position of this step's numbers; streams that advance are advanced by `groups` of four.
+    /// Returns the position of this step's numbers. A stream or a generator's state is advanced by `groups` groups of
+    /// four numbers.
     pub(crate) fn reserve(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<Philox> {
         match self {
             Source::Node(stream) => Ok(stream.reserve(groups)),
@@ -92,7 +93,7 @@ impl Source {
         self.reserve(ctx, (count as u64).wrapping_mul(RESERVED as u64))
     }
 
-    /// Returns an error if the inputs are invalid as a source of numbers; for steps that need no numbers.
+    /// Returns an error if the inputs of the source are invalid; called in steps that need no numbers.
     pub fn check(&self, ctx: &KernelContext<'_>) -> Result<()> {
         match self {
             Source::Node(_) => Ok(()),
@@ -102,7 +103,7 @@ impl Source {
     }
 }
 
-/// Returns two seeds from an input of any integer dtype.
+/// Returns the two seeds in an input of any integer dtype.
 pub(crate) fn seeds(input: &Tensor) -> Result<[u64; 2]> {
     if input.shape().dims() != [2] {
         invalid!("seed must have shape [2], not {}", input.shape());
@@ -122,7 +123,8 @@ fn keyed(ctx: &KernelContext<'_>, at: usize) -> Result<Philox> {
     Ok(stream)
 }
 
-/// Returns the position given by a key and a counter, for any algorithm number.
+/// Returns the position given by the key in input `at` and the counter in the next input, without checking that the
+/// algorithm is supported.
 fn key(ctx: &KernelContext<'_>, at: usize) -> Result<Philox> {
     let (key, counter, algorithm) = (ctx.input(at)?, ctx.input(at + 1)?, ctx.input(at + 2)?);
     if algorithm.shape().rank() != 0 {
@@ -133,7 +135,7 @@ fn key(ctx: &KernelContext<'_>, at: usize) -> Result<Philox> {
     }
     let number: i64 = algorithm.item::<i32>()?.into();
     if number != AUTOMATIC && number > counter.num_elements() as i64 {
-        // TensorFlow takes the number of the algorithm for the length of its counter.
+        // TensorFlow compares the length of the counter with the number of the algorithm, and so does this check.
         invalid!("counter must be a vector with length at least {number}, not {}", counter.shape());
     }
     match (counter.shape().rank(), counter.values::<u64>()?) {
@@ -191,7 +193,7 @@ impl Generator {
         if self.is_self_described { 1 } else { 2 }
     }
 
-    /// Returns an error unless the algorithm given by an input is supported.
+    /// Returns an error if an input gives the algorithm and it is not supported.
     pub fn check_algorithm(&self, ctx: &KernelContext<'_>) -> Result<()> {
         if self.is_self_described {
             return Ok(());
@@ -212,7 +214,7 @@ impl Generator {
         if shape.num_elements() < 3 { Err(too_short(shape.num_elements())) } else { Ok(()) }
     }
 
-    /// Returns the generator's position and advances it by `groups` of four numbers.
+    /// Returns the generator's position, and advances the state by `groups` groups of four numbers.
     pub(crate) fn reserve(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<Philox> {
         self.check_algorithm(ctx)?;
         self.variable.get(ctx)?.update(|state| {
@@ -242,7 +244,7 @@ impl Generator {
 /// Groups of 128 bits reserved for each number of a distribution that rejects candidates.
 pub const RESERVED: usize = 256;
 
-/// Returns the shape in the input that gives the shape of the numbers.
+/// Returns the shape of the output, given by an input of the node.
 pub fn shape_input(ctx: &KernelContext<'_>, source: &Source) -> Result<Shape> {
     let shape = ctx.input(source.shape())?;
     if shape.shape().rank() != 1 {
@@ -270,8 +272,8 @@ pub fn choice_sizes(ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
     Ok([batch, classes, samples])
 }
 
-/// Reserves the part of the stream for the samples. A sample takes 64 bits, and the bits of each row are rounded up
-/// to whole groups.
+/// Reserves random numbers for `samples` samples of each of `batch` rows. A sample takes two 32-bit numbers, and the
+/// samples of a row are rounded up to a multiple of four.
 pub fn reserve_choices(
     ctx: &KernelContext<'_>,
     source: &Source,

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 /// The axes and the output shape of a reduction.
 #[derive(Debug)]
 pub struct ReductionLayout {
-    /// The axes, outermost first, each with whether it is reduced. Adjacent axes of the same kind are merged, and
-    /// axes of size 1 are left out.
+    /// The axes of the input, outermost first; each is reduced or retained. Adjacent reduced axes are merged, adjacent
+    /// retained axes too, and axes of size 1 are left out.
     pub axes: SmallVec<[Axis; 4]>,
     /// The output's shape.
     pub shape: Shape,
@@ -55,7 +55,7 @@ impl ReductionLayout {
         Ok(ReductionLayout { axes: merged, shape: Shape::new(&dims)?, count })
     }
 
-    /// Returns whether the reduction combines elements, and does not only change the shape.
+    /// Returns whether the reduction combines elements; otherwise it only changes the shape.
     pub fn reduces(&self) -> bool {
         self.axes.iter().any(|a| a.reduced)
     }
@@ -68,7 +68,7 @@ pub struct Axis {
     pub reduced: bool,
 }
 
-/// The elements that a running result includes.
+/// The elements that each result of a scan (a cumulative op) includes.
 #[derive(Clone, Copy, Debug)]
 pub struct Direction {
     /// True if the element at the result's own position is excluded.
@@ -84,7 +84,7 @@ impl Direction {
     }
 }
 
-/// Returns the length of the axis given by input 1, and the distance between consecutive elements along it.
+/// Returns the length of the axis given by input 1, and the stride of the axis in elements.
 pub fn scan_lines(ctx: &KernelContext<'_>) -> Result<(usize, usize)> {
     let (x, axis) = (ctx.shape(0)?, ctx.input(1)?);
     if axis.num_elements() != 1 || axis.shape().rank() != 0 {

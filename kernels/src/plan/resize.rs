@@ -9,12 +9,12 @@ use graph::Shape;
 pub struct Grid {
     /// True if the centres of the corner pixels coincide in the input and the output.
     align_corners: bool,
-    /// True if a pixel is an area whose position is its centre.
+    /// True if the position of a pixel is the centre of its area instead of the corner.
     centers: bool,
 }
 
 impl Grid {
-    /// Returns the grid of a gradient op, which does not check the combination of attributes.
+    /// Returns the grid of a gradient op; TensorFlow does not check the combination of its attributes.
     pub fn of_grad(init: &KernelInit<'_>) -> Result<Grid> {
         Ok(Grid { align_corners: init.attr("align_corners")?, centers: init.attr("half_pixel_centers")? })
     }
@@ -33,7 +33,8 @@ impl Grid {
         Ok(Grid { align_corners: init.attr("align_corners")?, centers: false })
     }
 
-    /// Returns the distance between neighbouring output positions, in input positions.
+    /// Returns the distance between neighbouring output pixels in units of input pixels; `input` and `output` are the
+    /// lengths of the axis in pixels.
     fn scale(self, input: usize, output: usize) -> f32 {
         if self.align_corners && output > 1 {
             (input as f32 - 1.0) / (output - 1) as f32
@@ -113,7 +114,7 @@ impl Sizes {
     }
 }
 
-/// Returns the size, in rows and columns, given by input `i`.
+/// Returns the rows and columns given by input `i`.
 pub(crate) fn size_input(ctx: &KernelContext<'_>, i: usize) -> Result<[usize; 2]> {
     let size = ctx.input(i)?;
     if size.shape().rank() != 1 {
@@ -129,8 +130,8 @@ pub(crate) fn size_input(ctx: &KernelContext<'_>, i: usize) -> Result<[usize; 2]
     Ok([positive(rows)?, positive(columns)?])
 }
 
-/// Returns, for each output position, the input positions that it covers and their shares; at an edge the first
-/// position may occur twice.
+/// Returns, for each output pixel of an axis, the input pixels that it covers, and the covered length of each; at an
+/// edge, a pixel may occur twice.
 pub fn area_shares(grid: Grid, input: usize, output: usize) -> Vec<Vec<(usize, f32)>> {
     let scale = grid.scale(input, output);
     let place = |i: usize| {
@@ -154,7 +155,7 @@ pub fn area_shares(grid: Grid, input: usize, output: usize) -> Vec<Vec<(usize, f
     (0..output).map(place).collect()
 }
 
-/// Returns the sum of the shares of an output position.
+/// Returns the sum of the covered lengths of the input pixels of an output pixel.
 pub fn area_covered(grid: Grid, input: usize, output: usize) -> f32 {
     match grid.scale(input, output) {
         0.0 => 1.0,
@@ -162,17 +163,18 @@ pub fn area_covered(grid: Grid, input: usize, output: usize) -> f32 {
     }
 }
 
-/// Steps between two pixels for which the table has weights.
+/// Number of steps between two neighbouring pixels for which the table of cubic weights has entries.
 const STEPS: usize = 1024;
 
-/// The four input positions of an output position, and their weights.
+/// The four input pixels from which an output pixel is interpolated along an axis, and their weights.
 #[derive(Clone, Copy, Debug)]
 pub struct CubicTaps {
     pub at: [usize; 4],
     pub weights: [f32; 4],
 }
 
-/// Returns the weights of pixels at distance `i / STEPS` and `1 + i / STEPS`.
+/// Returns, for each `i` up to `STEPS`, the weights of Keys' kernel with parameter `a` at distances `i / STEPS` and `1
+/// + i / STEPS`.
 fn table(a: f32) -> Vec<[f32; 2]> {
     let weights = |i| {
         let x = i as f32 / STEPS as f32;
@@ -185,8 +187,8 @@ fn table(a: f32) -> Vec<[f32; 2]> {
 
 /// Returns the input positions and weights of each output position along an axis, for `ResizeBicubic`.
 pub fn cubic_taps(grid: Grid, input: usize, output: usize) -> Vec<CubicTaps> {
-    // With half-pixel centres, Keys' kernel with parameter -0.5; otherwise -0.75, which TensorFlow's first version
-    // used.
+    // The parameter of Keys' kernel is -0.5 with half-pixel centres, otherwise -0.75 like in TensorFlow's first
+    // version.
     let table = table(if grid.centers { -0.5 } else { -0.75 });
     let scale = grid.scale(input, output);
     let place = |i| {
@@ -234,7 +236,7 @@ pub fn linear_taps(grid: Grid, input: usize, output: usize) -> Vec<LinearTaps> {
 pub fn nearest(grid: Grid, input: usize, output: usize) -> Vec<usize> {
     let scale = grid.scale(input, output);
     let place = |i: usize| {
-        // Unlike in the other methods, the half pixel is not subtracted again.
+        // Unlike in the other methods, the half pixel that is added before scaling is not subtracted afterwards.
         let at = if grid.centers { (i as f32 + 0.5) * scale } else { i as f32 * scale };
         let at = if grid.align_corners { at.round() } else { at.floor() };
         (at.max(0.0) as usize).min(input.saturating_sub(1))

@@ -7,7 +7,7 @@ use device::variable::VariableInput;
 use graph::Shape;
 use smallvec::SmallVec;
 
-/// Sets output 0 to the variable if the op takes a reference, which such ops return.
+/// Sets output 0 to a reference to the variable if the op takes the variable by reference.
 pub fn pass_reference(
     ctx: &mut KernelContext<'_>,
     input: &VariableInput,
@@ -18,8 +18,8 @@ pub fn pass_reference(
     }
 }
 
-/// Returns the shape in which ScatterNd indices are read: a vector of indices has one number per slice, so it gets a
-/// last axis of size 1.
+/// Returns the shape in which ScatterNd reads its indices: a vector of indices has one coordinate per slice, so a last
+/// axis of size 1 is added.
 pub fn one_for_each(indices: &Shape) -> SmallVec<[usize; 6]> {
     let mut at: SmallVec<[usize; 6]> = indices[..].into();
     at.extend((at.len() == 1).then_some(1));

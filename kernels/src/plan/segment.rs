@@ -5,7 +5,7 @@ use device::{Result, invalid};
 use graph::Shape;
 use smallvec::SmallVec;
 
-/// Returns the segment of each row of input 0, ascending, and the shape of the result.
+/// Returns the segment id of each row of input 0, in ascending order, and the shape of the result.
 pub fn sorted_ids(ctx: &KernelContext<'_>) -> Result<(Vec<i64>, Shape)> {
     let (data, ids) = (ctx.shape(0)?, ctx.input(1)?);
     if data.rank() == 0 {

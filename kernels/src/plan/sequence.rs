@@ -5,7 +5,7 @@ use device::{Error, Result, invalid};
 use graph::shape::resolve_axis;
 use graph::{Code, Shape};
 
-/// Checks that there is one length per index of the batch axis, and returns the batch and the sequence axis.
+/// Checks that `lengths` has one length per index of the batch axis, and returns the batch axis and the sequence axis.
 pub fn sequences(input: &Shape, lengths: &Shape, batch: i64, sequence: i64) -> Result<(usize, usize)> {
     let rank = input.rank();
     if lengths.rank() != 1 {
@@ -28,7 +28,7 @@ pub fn sequences(input: &Shape, lengths: &Shape, batch: i64, sequence: i64) -> R
     Ok((batch, sequence))
 }
 
-/// Returns the shift of each axis of input 0, reduced to less than the axis's size.
+/// Returns the number of positions by which each axis of input 0 is rolled, modulo the size of the axis.
 pub fn shifts(ctx: &KernelContext<'_>) -> Result<Vec<usize>> {
     let (shape, shift, axis) = (ctx.shape(0)?, ctx.input(1)?, ctx.input(2)?);
     if shape.rank() == 0 {

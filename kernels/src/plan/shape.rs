@@ -6,7 +6,7 @@ use device::{Error, Result, invalid};
 use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
-/// Returns sizes as a vector of the dtype.
+/// Returns a vector of the sizes `values` with the integer dtype `dtype`.
 pub fn integers(dtype: DType, values: &[i64]) -> Result<Tensor> {
     match dtype {
         DType::Int64 => Ok(Tensor::vector(values)?),

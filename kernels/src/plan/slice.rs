@@ -37,7 +37,7 @@ pub fn slice(ctx: &KernelContext<'_>) -> Result<InputBox> {
     Ok(InputBox { shape: Shape::new(&dims)?, dims, from })
 }
 
-/// Returns the plan of a strided slice of this shape, whose begins, ends and strides are the inputs `at..at + 3`.
+/// Returns the plan of a strided slice of a tensor of this shape; inputs `at..at + 3` are its begins, ends and strides.
 pub fn plan(
     ctx: &KernelContext<'_>,
     attrs: StridedSliceAttrs,
@@ -94,7 +94,7 @@ pub fn slice_assignment(
 ) -> Result<Option<SliceAssignment>> {
     let plan = plan(ctx, attrs, 1, shape)?;
     let (_, box_layout) = layout(&plan, shape);
-    // The axes of the value correspond to those of the slice, aligned at the last axis.
+    // The axes of the assigned value correspond to the axes of the slice, counted from the last axis.
     if plan.shape.contains(&0) {
         return Ok(None);
     }

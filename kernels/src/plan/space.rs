@@ -6,14 +6,14 @@ use graph::ops::space::{Blocks, Patches};
 use graph::ops::window::{Padding, Window};
 use graph::{Node, Shape, Tensor};
 
-/// The patches to extract. An image is treated as a volume of one plane.
+/// The attributes of an op that extracts patches. An image is treated as a volume of one plane.
 #[derive(Debug)]
 pub struct PatchExtraction {
     patches: Patches<3>,
     is_of_images: bool,
 }
 
-/// The patches of one input.
+/// The windows and the output shape of a patch extraction for one input shape.
 #[derive(Debug)]
 pub struct PatchPlan {
     /// The windows over planes, rows and columns.
@@ -39,7 +39,7 @@ impl PatchExtraction {
         Ok(PatchExtraction { patches: Patches::of_volumes(node)?, is_of_images: false })
     }
 
-    /// Returns the patches of an input of this shape.
+    /// Returns the plan for an input of this shape.
     pub fn of(&self, input: &Shape) -> Result<PatchPlan> {
         let PatchExtraction { patches, is_of_images } = self;
         let [n, d, h, w, channels] = match *input.dims() {
@@ -60,8 +60,8 @@ impl PatchExtraction {
     }
 }
 
-/// Returns the blocks to move between space and batch, and the output's shape. `block` is the size of square blocks,
-/// if it is an attribute and not an input.
+/// Returns the blocks to move between space and batch, and the output's shape. `block` is the side of square blocks if
+/// an attribute gives it; otherwise input 1 gives the sizes of the blocks.
 pub fn plan(ctx: &KernelContext<'_>, block: Option<i64>, to_batch: bool) -> Result<(Blocks, Shape)> {
     let x = ctx.shape(0)?;
     let name = if to_batch { "paddings" } else { "crops" };

@@ -4,7 +4,7 @@ use device::kernel::KernelContext;
 use device::{Result, invalid};
 use graph::Shape;
 
-/// Returns the number of values, and the shape of the dense tensor that they make.
+/// Returns the number of values of a sparse tensor, and the shape of the dense tensor that it is converted to.
 pub fn dense_shape(ctx: &KernelContext<'_>) -> Result<(usize, Shape)> {
     let (indices, shape) = (ctx.shape(0)?, ctx.input(1)?);
     let (values, default) = (ctx.shape(2)?, ctx.shape(3)?);
@@ -28,7 +28,8 @@ pub fn dense_shape(ctx: &KernelContext<'_>) -> Result<(usize, Shape)> {
     Ok((count, Shape::from_i64(&shape.to_i64s()?)?))
 }
 
-/// Returns the rows, inner size and columns of the product of a sparse and a dense matrix, and the product's shape.
+/// Returns the numbers of rows, summed elements and columns of the product of a sparse and a dense matrix, and its
+/// shape.
 pub fn product_sizes(
     ctx: &KernelContext<'_>,
     [adjoint_a, adjoint_b]: [bool; 2],
@@ -58,7 +59,7 @@ pub fn product_sizes(
     Ok(([rows, inner, columns], Shape::new(&[rows, columns])?))
 }
 
-/// Checks that the shapes of the three parts match, and returns the number of values.
+/// Checks that the shapes of a sparse tensor's indices, values and dense shape match, and returns the number of values.
 pub(crate) fn check_parts(indices: &Shape, values: &Shape, sizes: &Shape) -> Result<usize> {
     let [count, rank] = *indices.dims() else {
         invalid!("Input indices should be a matrix but received shape {indices}");

@@ -1,10 +1,10 @@
-//! Segments of selected rows, and the rows that get their gradients.
+//! Segments of selected rows, and the rows that get the gradients of the segments.
 
 use device::kernel::KernelContext;
 use device::{Result, invalid};
 use graph::{DType, Shape};
 
-/// Returns the segment ids, of which there must be as many as indices.
+/// Returns the segment ids in input 2, one for each index in input 1.
 fn segment_ids(ctx: &KernelContext<'_>) -> Result<Vec<i64>> {
     let (indices, segments) = (ctx.shape(1)?, ctx.input(2)?);
     for (name, shape) in [("indices", indices), ("segment_ids", segments.shape())] {
@@ -28,8 +28,8 @@ fn check_sorted(segments: &[i64]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of rows for this last segment id. The number must be representable in the dtypes of the indices
-/// and of the segment ids.
+/// Returns the number of output rows if the last segment id is `last`. The number must be representable in the dtypes
+/// of the indices and of the segment ids.
 fn rows_to(last: Option<i64>, indices: DType, segments: DType) -> Result<i64> {
     let greatest = |dtype| if dtype == DType::Int32 { i64::from(i32::MAX) } else { i64::MAX };
     let limit = greatest(indices);
@@ -43,8 +43,8 @@ fn rows_to(last: Option<i64>, indices: DType, segments: DType) -> Result<i64> {
     }
 }
 
-/// Returns the segment of each index, ascending and not negative, and the shape of the result; given the dtypes of
-/// both inputs.
+/// Returns the segment id of each index, ascending and not negative, and the shape of the result. The arguments are the
+/// dtypes of the indices and of the segment ids.
 pub fn sorted_segments(ctx: &KernelContext<'_>, [indices, ids]: [DType; 2]) -> Result<(Vec<i64>, Shape)> {
     let Some((_, inner)) = ctx.shape(0)?.split_first() else {
         invalid!("data must be at least rank 1.");
@@ -81,7 +81,7 @@ pub struct GradientRows {
     pub rows: usize,
 }
 
-/// Returns the distribution of the gradient in input 0. The segment ids must be below the number of its rows.
+/// Returns the distribution of the gradient in input 0, whose number of rows must exceed every segment id.
 pub fn gradient_rows(ctx: &KernelContext<'_>) -> Result<GradientRows> {
     let Some(&segment_count) = ctx.shape(0)?.first() else {
         invalid!("grad must be at least rank 1.");
@@ -111,7 +111,7 @@ pub struct SelectedRows {
     pub(crate) indices: Vec<i64>,
 }
 
-/// Returns the distribution of the gradients, and the rows that get them.
+/// Returns the distribution of the gradient in input 0, and the rows that the indices in input 1 select.
 pub fn selected_rows(ctx: &KernelContext<'_>) -> Result<(GradientRows, SelectedRows)> {
     let mut spread = gradient_rows(ctx)?;
     let mut indices = ctx.input(1)?.to_i64s()?;

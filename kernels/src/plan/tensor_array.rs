@@ -52,8 +52,8 @@ pub fn create(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     })
 }
 
-/// Passes the flow input on to an output, which orders later ops after this op. The value of the flow has no meaning,
-/// so the input is output as it is, in its own memory.
+/// Sets an output, if the op has it, to the flow input. Flows order the ops on an array, and their value has no
+/// meaning, so the tensor is passed on in the memory it is in.
 fn pass_flow(ctx: &mut KernelContext<'_>, input: usize, output: usize) {
     if output < ctx.num_outputs() {
         let flow = ctx.take_value(input);
@@ -61,8 +61,8 @@ fn pass_flow(ctx: &mut KernelContext<'_>, input: usize, output: usize) {
     }
 }
 
-/// Makes the kernel that creates the array of gradients of an array; all requests with the same `source` get the same
-/// array.
+/// Makes the kernel that creates the array of gradients of an array; all gradient nodes with the same attribute
+/// `source` get the same array.
 pub(crate) fn gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     let (source, kind) = (init.attr::<std::string::String>("source")?, HandleKind::of_output(init));
     Kernel::sync(move |ctx| {
@@ -111,7 +111,8 @@ fn index(ctx: &KernelContext<'_>) -> Result<i32> {
     Ok(index.item::<i32>()?)
 }
 
-/// Makes the kernel that writes an element of an array. A second write of a gradient's element is added to the first.
+/// Makes the kernel that writes an element of an array. In an array of gradients, a second write to an element is added
+/// to the first.
 pub fn write(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = init.attr::<DType>("T")?;
     Kernel::sync(move |ctx| {

@@ -75,7 +75,7 @@ fn set_list<T: ListElement>(ctx: &mut KernelContext<'_>, list: TensorList<T>) ->
     Ok(())
 }
 
-/// Returns the list in input `i`, a scalar.
+/// Returns the tensor list in input `i`, which must be a scalar variant.
 fn list<T: ListElement>(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<TensorList<T>>> {
     match ctx.input(i)?.as_variants()? {
         [variant] => Ok(variant.expect("a list of tensors")?),
@@ -83,7 +83,7 @@ fn list<T: ListElement>(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<TensorL
     }
 }
 
-/// Changes the list of input 0, in place if it is not shared, and outputs it.
+/// Changes the list in input 0, in place if it is not shared, and sets output 0 to the changed list.
 fn edit<T: ListElement>(
     ctx: &mut KernelContext<'_>,
     change: impl FnOnce(&mut KernelContext<'_>, &mut TensorList<T>) -> Result<()>,
@@ -174,7 +174,7 @@ pub fn get_item<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> R
             Some(item) => item.clone(),
             None => {
                 let mut shape = merged(&shape_of(ctx.input(2)?)?, &list.element_shape)?;
-                // If all other elements have one shape, an uninitialized element takes that shape.
+                // If all initialized elements have the same shape, an uninitialized element takes it.
                 if !shape.is_fully_defined() {
                     for other in list.elements().iter().flatten() {
                         shape = merged(&shape, &other.shape().into())?;

@@ -1,11 +1,11 @@
-//! Shapes of the largest elements, and of predictions.
+//! Shapes of the inputs and outputs of `TopK` and of `InTopK`.
 
 use device::kernel::KernelContext;
 use device::{Result, invalid};
 use graph::Shape;
 use smallvec::SmallVec;
 
-/// Returns the number of columns, and the shape with `k` columns.
+/// Returns the number of columns of the input, and the input's shape with `k` columns instead.
 pub fn top_shape(input: &Shape, k: i64) -> Result<(usize, Shape)> {
     let Ok(wanted) = usize::try_from(k) else { invalid!("Need k >= 0, got {k}") };
     let Some(&columns) = input.last() else {
@@ -20,7 +20,8 @@ pub fn top_shape(input: &Shape, k: i64) -> Result<(usize, Shape)> {
     Ok((columns, Shape::new(&dims)?))
 }
 
-/// Returns the rows and classes of the predictions, and checks that there is one target per row.
+/// Returns the numbers of rows and classes of the predictions in input 0, and checks that input 1 has one target per
+/// row.
 pub fn prediction_sizes(ctx: &KernelContext<'_>) -> Result<[usize; 2]> {
     let (predictions, targets) = (ctx.shape(0)?, ctx.shape(1)?);
     let &[rows, classes] = predictions.dims() else {

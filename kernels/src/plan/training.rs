@@ -4,7 +4,7 @@ use device::kernel::KernelInit;
 use device::{Error, Result};
 use graph::Shape;
 
-/// The only scalar whose rank TensorFlow does not check.
+/// The only scalar argument of the optimizers whose rank TensorFlow does not check.
 const UNCHECKED_RANK: &str = "sign_decay";
 
 /// Checks that the argument `name` is a scalar.
@@ -15,19 +15,19 @@ pub fn check_scalar(name: &str, shape: &Shape) -> Result<()> {
     Ok(())
 }
 
-/// The positions of the arguments of an optimizer's op.
+/// The input indices and names of the arguments of an optimizer's op.
 #[derive(Debug)]
 pub struct Arguments {
-    /// The names of the variable and its slots, in order.
+    /// The names of the inputs for the variable and its slots, in the order of the inputs.
     pub variables: Vec<&'static str>,
-    /// The position and the name of the gradient.
+    /// The index and the name of the gradient's input.
     pub grad: (usize, &'static str),
     pub indices: Option<usize>,
     pub scalars: Vec<(usize, &'static str)>,
 }
 
 impl Arguments {
-    /// Returns the positions of the arguments in the inputs of the node.
+    /// Returns the arguments of the node.
     pub fn new(init: &KernelInit<'_>) -> Result<Arguments> {
         let mut variables = Vec::new();
         let (mut grad, mut indices, mut scalars) = (None, None, Vec::new());

@@ -55,7 +55,7 @@ pub fn tile(ctx: &KernelContext<'_>) -> Result<InputBox> {
     Ok(InputBox { shape: Shape::new(&dims)?, dims: boxed, from })
 }
 
-/// The most axes of a tensor that can be reversed, like in TensorFlow.
+/// The maximum rank of a tensor that can be reversed, like in TensorFlow.
 const MOST_REVERSED: usize = 8;
 
 /// Returns the box of input 0 that `ReverseV2` outputs; input 1 has the axes to reverse.
@@ -114,8 +114,9 @@ fn reversed_along(shape: &Shape, reversed: &[bool]) -> Result<InputBox> {
     Ok(taken)
 }
 
-/// Returns the box of SpaceToDepth or DepthToSpace. The wide side's image axes are each (block, position in the
-/// block); the deep side's depth axis is (row in the block, column in the block, channel).
+/// Returns the box of input 0 that `SpaceToDepth` or `DepthToSpace` outputs. In the tensor before `SpaceToDepth`, each
+/// image axis is (block, position in the block); after it, the depth axis is (row in the block, column in the block,
+/// channel).
 pub fn blocks(ctx: &KernelContext<'_>, attrs: BlockAttrs, to_depth: bool) -> Result<InputBox> {
     let shape = ctx.shape(0)?;
     if shape.rank() != 4 {
@@ -149,7 +150,7 @@ pub fn blocks(ctx: &KernelContext<'_>, attrs: BlockAttrs, to_depth: bool) -> Res
     let packed = Layout::packed(shape);
     let (sh, sw, sc) = (packed.strides[h], packed.strides[w], packed.strides[c]);
     let side = b as isize;
-    // The parts of each axis of the result as (size, stride in the input), outermost first.
+    // The parts of each axis of the output as (size, stride in the input), outermost first.
     let mut parts: [SmallVec<[(usize, isize); 3]>; 4] = Default::default();
     parts[0].push((shape[0], packed.strides[0]));
     if to_depth {

@@ -7,8 +7,8 @@ use device::variable::Variable;
 use graph::{DType, PartialShape, Shape};
 use std::sync::Arc;
 
-/// Makes the kernel that creates a new variable in each run, which `clear` sets to zeros of the shape; it lives as
-/// long as references to it.
+/// `TemporaryVariable`: makes the kernel that creates a new variable in each run. `clear` sets the variable to zeros of
+/// its shape. The variable lives as long as references to it.
 pub fn temporary(
     init: &KernelInit<'_>,
     clear: fn(&KernelContext<'_>, &Variable, Shape) -> Result<()>,

@@ -26,7 +26,7 @@ pub(super) const GRAD: KernelDef = KernelDef::of(
 /// Sets the maxima of the windows, and the position of each maximum in the batch, given the input.
 type FindMaxima = fn(&PoolSizes, &Tensor, &mut Tensor, &mut [i64]) -> Result<()>;
 
-/// Adds each element of a tensor to the output's element at the same index's position.
+/// A function `(values, positions, out)` that adds each value to the element of `out` at the value's position.
 type AddAt = fn(&Tensor, &[usize], &mut Tensor) -> Result<()>;
 
 fn forward_kernel(i: &KernelInit<'_>, find_maxima: FindMaxima) -> Result<Kernel> {

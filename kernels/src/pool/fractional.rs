@@ -87,7 +87,7 @@ fn spread_widths(input: usize, output: usize, whole: usize, stream: &WordStream)
     (0..output).map(|i| at(i + 1) - at(i)).collect()
 }
 
-/// The size of an image and its window boundaries on both axes.
+/// The sizes of an image, and the boundaries of its windows on both axes.
 struct Windows<'a> {
     /// Rows, columns and channels of an image.
     sizes: [usize; 3],
@@ -255,7 +255,7 @@ fn add_to_maxima<T: Number>(
     let (c, largest, mut are_maxima) = (windows.sizes[2], pooled.values::<T>()?, true);
     windows.each(input.shape()[0], &mut |i, pixels| {
         for channel in 0..c {
-            // The first of the largest pixels.
+            // The offset of the first of the largest elements.
             let first =
                 pixels.iter().map(|p| p + channel).reduce(|a, b| if values[b] > values[a] { b } else { a });
             if let Some(at) = first {

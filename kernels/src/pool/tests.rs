@@ -28,7 +28,7 @@ const INF: f32 = f32::INFINITY;
 const NAN: f32 = f32::NAN;
 
 #[test]
-fn maxima() -> Result<()> {
+fn max_pooling_equals_tensorflows() -> Result<()> {
     let pairs = attrs(DType::Float, [1, 1, 2, 1], [1, 1, 2, 1], "VALID");
     let x = image(&[NAN, 1.0, 2.0, 3.0, NAN, -INF, -INF, NAN], [1, 1, 8, 1])?;
     let y = run_op("MaxPool", std::slice::from_ref(&x), &pairs)?;
@@ -92,7 +92,7 @@ fn means_leave_padding_out() -> Result<()> {
 }
 
 #[test]
-fn channels_first_are_the_same() -> Result<()> {
+fn pooling_is_the_same_with_channels_first() -> Result<()> {
     let (last, first) = (DataFormat::Nhwc, DataFormat::Nchw);
     let x = ramp([2, 5, 4, 3])?;
     let with = |format: DataFormat| {

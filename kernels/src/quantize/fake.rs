@@ -6,13 +6,13 @@ use device::Result;
 use device::kernel::{KernelContext, KernelInit};
 use graph::{DType, Shape, Tensor};
 
-/// A range shifted so that zero is one of its levels.
+/// The range of numbers between the lowest and the highest level, shifted so that zero is a level.
 #[derive(Clone, Copy)]
 pub(super) struct Range {
     min: f32,
     max: f32,
     scale: f32,
-    /// Levels per unit; not exactly `1 / scale`, because it is rounded from the range itself.
+    /// Levels per unit, computed from the range and therefore not exactly `1 / scale`.
     inverse: f32,
     /// True if level numbers are found by division, like TensorFlow does for a single range given by inputs.
     divides: bool,

@@ -59,7 +59,7 @@ fn half_to_even<T: Real>(x: T) -> T {
     if is_half { two * (x / two).round() } else { rounded }
 }
 
-/// The gradient passes where the input lies within its bounds; the bounds get a gradient of zero.
+/// Outputs the incoming gradient where the input lies within its bounds, else zero; the bounds get a gradient of zero.
 pub(super) fn backward<T: Element + Real>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
     let [_, count, inner] = gradient_slices(ctx, axis)?;
     let (dy, x, min, max) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);

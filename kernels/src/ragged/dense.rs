@@ -20,7 +20,7 @@ pub(super) struct Layout {
 /// A function that builds the dense tensor of values and defaults; see [`padded`].
 pub(super) type BuildFn = fn(&Tensor, &Tensor, &Layout) -> Result<Tensor>;
 
-/// Returns a tensor of the values at their places, padded with the defaults.
+/// Returns the dense tensor with the values at the places of `layout`, and defaults elsewhere.
 pub(super) fn padded<E: CopiedElement>(values: &Tensor, default: &Tensor, layout: &Layout) -> Result<Tensor> {
     let (given, size) = (E::view(default)?, layout.defaults.len());
     let element: Vec<E> = layout.defaults.iter().map(|&at| given[at].clone()).collect();

@@ -81,7 +81,7 @@ fn gather(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DType) -> Res
             }
             *range = splits[range.start] as usize..splits[range.end] as usize;
         }
-        // A single gathered row has no splits of its outer level.
+        // With a scalar index, the gathered row has no splits of its outer level.
         if level > 0 || outer > 0 {
             out_splits.push(ends);
         }

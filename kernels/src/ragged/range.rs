@@ -76,7 +76,7 @@ fn rows(ctx: &KernelContext<'_>) -> Result<usize> {
     Ok(rows.unwrap_or(1))
 }
 
-/// Returns the splits of `rows` ranges, which are at most `most`, and the ranges one after the other.
+/// Returns the row splits, which may be at most `most`, of `rows` ranges, and the ranges one after the other.
 fn ranges<T: Number>(given: [&Tensor; 3], rows: usize, most: i64) -> Result<(Vec<i64>, Tensor)> {
     let [starts, limits, deltas] = given.map(|given| row_values::<T>(given, rows));
     let (starts, limits, deltas) = (starts?, limits?, deltas?);
@@ -110,7 +110,7 @@ fn zero_delta_error() -> Error {
     Error::invalid("Requires delta != 0")
 }
 
-/// Returns the end of a range of so many steps from `start` on.
+/// Returns the row split after a range of `steps` numbers that begins at split `start`; an error if it exceeds `most`.
 fn range_end(start: i64, steps: Option<i64>, most: i64) -> Result<i64> {
     let end = steps.and_then(|steps| start.checked_add(steps)).filter(|&end| end <= most);
     end.ok_or_else(|| Error::invalid(format!("Requires ((limit - start) / delta) <= {most}")))

@@ -62,7 +62,7 @@ fn by_batch(ctx: &mut KernelContext<'_>, source: &Source, dtype: DType, fill: Fi
     let mut out = ctx.allocate(dtype, shape)?;
     if total > 0 {
         let size = if is_shared { BATCH } else { total / batches };
-        // The part of the stream reserved for each batch: two numbers per attempt.
+        // The groups of random words reserved for all batches: two words for each attempt at each number.
         let groups = total.div_ceil(size) as u64 * 2 * TRIES as u64;
         let groups = groups.wrapping_mul(size as u64 + 3) / 4;
         fill(parameters, size, source.reserve(ctx, groups)?, &mut out)?;
@@ -92,13 +92,14 @@ fn fill_batches<T: RandomFloat + Float>(
 /// A normal distribution between bounds, which are given in deviations from its mean.
 struct Bounded<T> {
     mean: T,
-    /// Negative if the bounds were exchanged, which makes the lower bound finite, or moves both bounds above the mean.
+    /// Negative if the distribution was mirrored, which makes the lower bound finite, or moves both bounds above the
+    /// mean.
     deviation: T,
     low: T,
     high: T,
 }
 
-/// Takes a candidate, and whether it is accepted.
+/// A function that receives a candidate, and whether the candidate is accepted.
 type Candidates<'a, T> = dyn FnMut(T, bool) + 'a;
 
 impl<T: RandomFloat + Float> Bounded<T> {
@@ -151,7 +152,7 @@ impl<T: RandomFloat + Float> Bounded<T> {
         })
     }
 
-    /// Fills `out` with the accepted candidates of as many rounds as needed.
+    /// Fills `out` with the accepted candidates of `round`, which is called as often as needed.
     fn accept(
         &self,
         out: &mut [T],

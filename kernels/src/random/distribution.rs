@@ -16,14 +16,14 @@ pub(super) type Group<T> = [T; MOST];
 /// A distribution that needs a fixed number of bits per number.
 pub(super) trait Distribution: Sync {
     type Out: Element + Default;
-    /// Numbers that a group of four times 32 bits gives.
+    /// The number of results made from a group of four 32-bit words.
     const COUNT: usize;
     fn make(&self, bits: [u32; GROUP]) -> Group<Self::Out>;
 }
 
 /// A floating-point element of random tensors.
 pub(super) trait RandomFloat: Float + Default {
-    /// Numbers that 128 bits give.
+    /// The number of results made from 128 bits.
     const COUNT: usize;
     /// Returns uniform numbers in [0, 1) made from 128 bits.
     fn uniform(bits: [u32; GROUP]) -> Group<Self>;

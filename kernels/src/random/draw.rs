@@ -69,7 +69,8 @@ pub(super) fn drawn_shape(ctx: &KernelContext<'_>, source: &Source, each: &Shape
 /// Numbers per work item of the thread pool.
 const CHUNK: usize = PARALLEL / 32;
 
-/// Draws numbers of this shape and of a dtype in [`super::COUNTED`]; the numbers along the last axes use the `draws` in turn.
+/// Draws numbers of the given shape and of a dtype in [`super::COUNTED`]; consecutive numbers come from the
+/// distributions `draws` in rotation.
 pub(super) fn drawn<D: Draw>(
     ctx: &KernelContext<'_>,
     source: &Source,

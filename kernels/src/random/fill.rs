@@ -125,7 +125,7 @@ fn fill_truncated<T: RandomFloat>(stream: Philox, out: &mut Tensor) -> Result<()
     Ok(())
 }
 
-/// Calls `fill` for parts of `out` that are whole groups, with the number of the part's first group.
+/// Calls `fill(number of the first group, part)` for parts of `out` that consist of whole groups of `group` elements.
 fn in_chunks<T: Send>(out: &mut [T], group: usize, fill: impl Fn(usize, &mut [T]) + Sync) {
     for_chunks(out, CHUNK_GROUPS * group, |start, out| fill(start / group, out));
 }

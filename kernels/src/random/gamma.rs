@@ -32,7 +32,7 @@ impl Draw for Gamma {
             return Some(-(-uniform.next(&mut stream)).ln_1p());
         }
         let mut normal = ReversedGroups::of(Normal::<f64>(PhantomData));
-        // For a shape below 1: a number with the shape plus 1, times a power of a uniform number.
+        // A shape below 1 takes a number drawn with the shape plus 1, times a power of a uniform number.
         let is_small = alpha < 1.0;
         let d = alpha + if is_small { 2.0 / 3.0 } else { -1.0 / 3.0 };
         let c = 1.0 / 3.0 / d.sqrt();

@@ -27,7 +27,7 @@ pub(in super::super) fn shuffle(source: Source) -> Result<Kernel> {
         let mut bits = PhiloxWords::new(source.reserve(ctx, draws.div_ceil(GROUP as u64))?);
         let mut order: Vec<usize> = (0..rows).collect();
         for i in 0..rows - 1 {
-            // The remainder of 32 bits is used for longer tensors too, because the sequence is defined that way.
+            // Only the low 32 bits of the number of rows are used, because TensorFlow's sequence is defined that way.
             let rest = (rows - i) as u32;
             let draw = bits.next();
             order.swap(i, i + if rest == 0 { draw } else { draw % rest } as usize);

@@ -211,7 +211,7 @@ fn without_seeds_numbers_differ() -> Result<()> {
 }
 
 #[test]
-fn shapes_of_any_rank_and_none() -> Result<()> {
+fn random_tensors_may_be_scalars_or_empty() -> Result<()> {
     let one = runs("TruncatedNormal", &[Tensor::vector::<i32>(&[])?], &FLOAT_ATTRS, 1)?;
     assert_eq!(one[0].shape().rank(), 0);
     let none = runs("RandomStandardNormal", &[Tensor::try_from([3i32, 0, 2])?], &FLOAT_ATTRS, 1)?;
@@ -225,7 +225,7 @@ fn shapes_of_any_rank_and_none() -> Result<()> {
 }
 
 #[test]
-fn bounds_of_integers() -> Result<()> {
+fn random_integers_need_ascending_bounds() -> Result<()> {
     let attrs = [("Tout", DType::Int32.into()), ("T", DType::Int32.into())];
     let run = |count: i32, low: i32, high: i32| {
         let inputs = [Tensor::try_from([count])?, Tensor::scalar(low), Tensor::scalar(high)];
@@ -240,7 +240,7 @@ fn bounds_of_integers() -> Result<()> {
 }
 
 #[test]
-fn shuffling_keeps_all_of_any_type() -> Result<()> {
+fn shuffling_permutes_rows_of_any_dtype() -> Result<()> {
     let words: Vec<bytes::Bytes> = ["a", "b", "c", "d"].map(bytes::Bytes::from).to_vec();
     let value = Tensor::strings(words, Shape::new(&[4, 1])?)?;
     let attrs = [("T", DType::String.into()), ("seed", 3i64.into())];
@@ -257,7 +257,7 @@ fn shuffling_keeps_all_of_any_type() -> Result<()> {
 }
 
 #[test]
-fn choices_with_bad_sizes() -> Result<()> {
+fn multinomial_refuses_invalid_sizes() -> Result<()> {
     let run = |dims: &[usize], samples: i32| {
         let logits = Tensor::zeros(DType::Float, Shape::new(dims)?)?;
         runs("Multinomial", &[logits, Tensor::scalar(samples)], &[("T", DType::Float.into())], 1)

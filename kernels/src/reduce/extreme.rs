@@ -10,7 +10,7 @@ use half::{bf16, f16};
 
 pub(super) const TYPES: &[DType] = crate::numeric::dispatch::PLAIN;
 
-/// Elements with an order; a search starts from an extreme of the type, so NaN, which compares false, is never found.
+/// Elements with an order. A search starts from an extreme of the type, so it never finds NaN, which compares false.
 trait Ordered: Element + PartialOrd {
     const LOWEST: Self;
     const HIGHEST: Self;
@@ -59,7 +59,7 @@ impl Positions<'_> {
         })
     }
 
-    /// Stores the positions of the outputs from number `first` on.
+    /// Stores the positions found for the outputs from number `first` on.
     fn store(&mut self, first: usize, found: &[usize]) {
         fn convert<P>(out: &mut [P], found: &[usize], position: impl Fn(usize) -> P) {
             out.iter_mut().zip(found).for_each(|(o, &at)| *o = position(at));
@@ -123,7 +123,8 @@ fn extreme(ctx: &mut KernelContext<'_>, positions: DType, largest: bool, search:
     Ok(())
 }
 
-/// The lines along an axis: the tensor consists of blocks of `size` rows of `inner` elements.
+/// The lines along the reduced axis: the tensor consists of blocks of `size` rows of `inner` elements, and each column
+/// of a block is a line.
 #[derive(Clone, Copy)]
 struct Lines {
     size: usize,
@@ -196,7 +197,7 @@ fn search_by<T: Ordered>(
     }
 }
 
-/// The rows among which positions are counted in 32 bits, which vectors hold more of.
+/// The rows of a span, within which positions are counted in 32 bits, because vectors hold more of such numbers.
 const SPAN: usize = 1 << 20;
-/// The position in a span that has no better element than the spans before it.
+/// Marks a column in which no element of the span is better than the elements of the spans before.
 const NONE: u32 = u32::MAX;

@@ -20,9 +20,9 @@ pub(super) trait Monoid<T> {
 /// is compiled once, not once per element type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fold {
-    /// The bytes of an element.
+    /// The size of an element in bytes.
     element: usize,
-    /// The bytes of a result.
+    /// The size of a result in bytes.
     result: usize,
     /// Fills results with the identity.
     pub(super) fill: fn(&mut [u8]),
@@ -56,7 +56,7 @@ impl Fold {
         }
     }
 
-    /// Returns memory for `count` identities.
+    /// Returns memory for `count` results, all set to the identity.
     fn identities(&self, count: usize) -> Aligned {
         let mut results = Aligned::new(count * self.result);
         (self.fill)(results.bytes());
@@ -257,12 +257,12 @@ fn rows(x: &[u8], len: usize, results: &mut [u8], fold: &Fold, buffer: &mut Alig
     }
 }
 
-/// With at most this many rows, rows are merged without partial results.
+/// The most rows that are merged without partial results.
 const TALL: usize = 128;
-/// Rows shorter than this are merged several at a time.
+/// The width below which several rows are merged at a time.
 const WIDE: usize = 256;
 
-/// Merges rows as wide as the results into them.
+/// Merges the rows of `x`, which are as wide as the results, into the results.
 fn columns(x: &[u8], results: &mut [u8], fold: &Fold, buffer: &mut Aligned) {
     let (elements, width) = (x.len() / fold.element, results.len() / fold.result);
     let mut merge = |results: &mut [u8], x: &[u8]| {

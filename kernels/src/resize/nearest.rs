@@ -36,14 +36,14 @@ pub(super) fn forward(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     Ok(())
 }
 
-/// The sizes of a gradient, and the row and the column of the image that each row and column of the gradient goes to.
+/// The sizes of a gradient, and, for each of its rows and columns, the row or column of the image to which it is added.
 pub(super) struct Targets {
     sizes: Sizes,
     rows: Vec<usize>,
     columns: Vec<usize>,
 }
 
-/// Adds a gradient of resized images to that of the images.
+/// A function that adds the gradient of resized images to the gradient of the original images.
 type Add = fn(&Targets, &Tensor, &mut Tensor) -> Result<()>;
 
 pub(super) fn backward(ctx: &mut KernelContext<'_>, grid: Grid, add: Add) -> Result<()> {

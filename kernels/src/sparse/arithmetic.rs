@@ -14,7 +14,7 @@ use half::{bf16, f16};
 use num_complex::Complex;
 use std::cmp::Ordering;
 
-/// The positions of one index in the values of two sparse tensors, at least one of which has it.
+/// The positions of an index in the values of two sparse tensors; `None` for a tensor that lacks the index.
 type Positions = (Option<usize>, Option<usize>);
 
 /// Merges the sorted indices of two sparse tensors: returns the positions of each distinct index.
@@ -110,7 +110,7 @@ pub(super) fn add(init: &KernelInit<'_>) -> Result<Kernel> {
 
 type LargeSums = fn(&Tensor, &Tensor, &mut Vec<Positions>, f64) -> Result<Tensor>;
 
-/// Returns the sums of values that reach a threshold, and removes the positions of the others.
+/// Returns the sums whose magnitude reaches the threshold, and removes the positions of the other sums.
 fn large_sums<T: Magnitude>(
     x: &Tensor,
     y: &Tensor,
@@ -217,7 +217,7 @@ pub(super) fn add_to_dense(init: &KernelInit<'_>) -> Result<Kernel> {
 
 type AddAt = fn(&mut Tensor, &[usize], &Tensor) -> Result<()>;
 
-/// Adds values to the elements at these places.
+/// Adds each value to the element of `out` at its position in `places`.
 fn add_at<T: Modular>(out: &mut Tensor, places: &[usize], values: &Tensor) -> Result<()> {
     fn add<T: Arithmetic>(out: &mut [T], places: &[usize], values: &[T]) {
         for (&place, &value) in places.iter().zip(values) {
@@ -260,8 +260,8 @@ pub(super) fn with_dense(init: &KernelInit<'_>, operation: Operation) -> Result<
     })
 }
 
-/// Returns the position in the dense operand of each value of the sparse one. The dense operand is broadcast; the
-/// reverse is refused.
+/// Returns, for each value of the sparse operand, its position in the dense operand. The dense operand is broadcast;
+/// broadcasting the sparse operand is refused.
 fn broadcast_places(a: &Coo<'_>, dims: &Shape) -> Result<Vec<usize>> {
     let rank = a.rank();
     let fits = dims.rank() <= rank
@@ -283,7 +283,7 @@ fn broadcast_places(a: &Coo<'_>, dims: &Shape) -> Result<Vec<usize>> {
 
 type Combine = fn(&mut Tensor, &Tensor, &Tensor, &[usize], Operation) -> Result<()>;
 
-/// Combines each value of `x` with the value of `y` at its place.
+/// Combines each value of `x` with the value of `y` at its position in `places`.
 fn combine<T: Arithmetic>(
     out: &mut Tensor,
     x: &Tensor,

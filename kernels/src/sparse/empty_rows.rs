@@ -58,7 +58,7 @@ impl Sizes {
     }
 }
 
-/// The places of the output's rows.
+/// The layout of the output's rows.
 struct RowLayout {
     /// For each row, whether it has no values, as output 2.
     empty: Tensor,
@@ -71,7 +71,8 @@ struct RowLayout {
 impl RowLayout {
     /// Lays out the rows to which `indices` belong; a row without values gets one value.
     fn new(indices: &[i64], &Sizes { rows, count, rank }: &Sizes) -> Result<RowLayout> {
-        // The marks are a tensor, so that their size is checked against the memory limit before they are allocated.
+        // The marks of empty rows are a tensor, so that their size is checked against the memory limit before they are
+        // allocated.
         let mut empty = Tensor::full(graph::Bool8::TRUE, Shape::new(&[rows])?)?;
         let marks = empty.values_mut::<graph::Bool8>()?;
         let mut sizes = Tensor::zeros(graph::DType::Int64, Shape::new(&[rows])?)?;
@@ -178,7 +179,7 @@ pub(super) fn fill_grad(init: &KernelInit<'_>) -> Result<Kernel> {
 
 type SumOfUnused = fn(&Tensor, &[bool]) -> Result<Tensor>;
 
-/// Returns the sum of the values that are not used.
+/// Returns the sum of the values that are not marked in `used`.
 fn sum_of_unused<T: Semiring>(values: &Tensor, used: &[bool]) -> Result<Tensor> {
     let unused = values.values::<T>()?.iter().zip(used).filter(|(_, used)| !**used);
     Ok(Tensor::scalar(unused.fold(T::ZERO, |sum, (&v, _)| sum.plus(v))))

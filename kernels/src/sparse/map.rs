@@ -112,7 +112,8 @@ pub(super) fn unstacked(coo: &Coo<'_>) -> Result<Vec<SparseParts>> {
     }
     coo.check_bounds()?;
     let count = coo.shape[0] as usize;
-    // Allocates one number per part first, so that a huge number of parts is refused before memory for them is taken.
+    // A tensor with one number per part is allocated first, so that a huge number of parts is refused before memory for
+    // them is taken.
     Tensor::zeros(DType::Int64, Shape::new(&[count])?)?;
     let mut members = vec![Vec::new(); count];
     for (i, index) in coo.rows().enumerate() {

@@ -58,7 +58,7 @@ impl Types {
     }
 }
 
-/// The geometry of a product.
+/// The coordinates of the left factor's values, the orientation of both factors, and their widths.
 struct Factors<'a> {
     /// The row and the column of each value of the left factor.
     places: &'a [(usize, usize)],

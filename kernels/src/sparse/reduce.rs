@@ -29,7 +29,7 @@ pub(super) fn reduce(init: &KernelInit<'_>, operation: Operation, sparse: bool) 
     Kernel::sync(move |ctx| reduce_with(ctx, keep_dims, sparse, fold))
 }
 
-/// A function that combines the values of each group, which are given by their positions.
+/// A function that combines the values of each group; a group is a list of the positions of its values.
 type FoldGroups = fn(&Tensor, &[&[usize]]) -> Result<Tensor>;
 
 fn sums<T: Modular>(values: &Tensor, groups: &[&[usize]]) -> Result<Tensor> {
@@ -71,7 +71,7 @@ fn reduce_with(ctx: &mut KernelContext<'_>, keep_dims: bool, sparse: bool, fold:
         true => (0..rank).map(|d| if reduced[d] { 1 } else { coo.shape[d] }).collect(),
         false => kept.iter().map(|&d| coo.shape[d]).collect(),
     };
-    // Values of one output position are adjacent, in the order of the reduced axes.
+    // Sorting makes the values of one output position adjacent, in the order of the reduced axes.
     let mut by: Vec<usize> = kept.clone();
     by.extend((0..rank).filter(|&d| reduced[d]));
     let order = coo.order_by(&by);

@@ -101,7 +101,7 @@ enum Notation {
     Shortest,
 }
 
-/// The padding or sign of a number that is narrower than the width.
+/// The flag of a C format: the padding of a number to the width, or the sign of a number that is not negative.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fill {
     /// Blanks before the number.
@@ -199,7 +199,7 @@ impl Format {
         self.filled(is_negative, &magnitude.to_string(), true)
     }
 
-    /// Formats an unsigned number, which has no sign and no blank in its place.
+    /// Formats an unsigned number, for which the flags of the sign have no effect.
     fn unsigned(&self, value: u64) -> String {
         let fill = if matches!(self.fill, Fill::Plus | Fill::Blank) { Fill::None } else { self.fill };
         Format { fill, ..*self }.integer(false, value)

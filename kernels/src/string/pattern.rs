@@ -80,8 +80,8 @@ fn compiled(pattern: &Bytes, is_whole: bool) -> Result<Regex> {
     let invalid = |why: String| Error::invalid(format!("Invalid pattern: {text}, error: {why}"));
     let pattern = std::str::from_utf8(pattern).map_err(|_| invalid("invalid UTF-8".into()))?;
     let translated = translated(pattern);
-    // The pattern is compiled without the anchors first, because an unmatched parenthesis in it could pair with
-    // theirs.
+    // The pattern is compiled without anchors first, because an unmatched parenthesis in it could pair with a
+    // parenthesis around the anchored pattern.
     let build = |p: &str| RegexBuilder::new(p).size_limit(LARGEST).build();
     let last_line = |e: regex::Error| e.to_string().lines().last().unwrap_or_default().trim().to_owned();
     let regex = build(&translated).map_err(|e| invalid(last_line(e)))?;
@@ -96,7 +96,7 @@ fn compiled(pattern: &Bytes, is_whole: bool) -> Result<Regex> {
 fn translated(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len() + 16);
     let mut rest = pattern.chars().peekable();
-    // True inside a class, and true at the start of a class, where a bracket is literal.
+    // True inside a character class, and true at the start of a class, where a closing bracket is literal.
     let (mut in_class, mut at_start) = (false, false);
     while let Some(c) = rest.next() {
         let was_start = std::mem::take(&mut at_start);

@@ -21,7 +21,7 @@ pub(super) fn best(n: usize, k: usize, before: impl Fn(usize, usize) -> bool, so
     heap.places
 }
 
-/// A binary heap whose root is the worst number; no child is worse than its parent.
+/// A binary heap of numbers; the root is the worst, and no child is worse than its parent.
 struct Heap<F> {
     places: Vec<usize>,
     before: F,
@@ -35,7 +35,7 @@ impl<F: Fn(usize, usize) -> bool> Heap<F> {
         }
     }
 
-    /// Moves the worst of the first `len` numbers behind the others.
+    /// Moves the worst of the heap's first `len` numbers to the last of these positions.
     fn pop(&mut self, len: usize) {
         if len > 1 {
             let last = self.places[len - 1];
@@ -44,7 +44,8 @@ impl<F: Fn(usize, usize) -> bool> Heap<F> {
         }
     }
 
-    /// Fills the hole at `top` from below down to a leaf, where `new` is inserted and rises to its place.
+    /// Fills the hole at `top` with its worse child, level by level down to a leaf, where `new` is inserted and rises
+    /// to its place.
     fn sink(&mut self, top: usize, len: usize, new: usize) {
         let mut hole = top;
         while 2 * hole + 2 < len {
@@ -73,7 +74,7 @@ impl<F: Fn(usize, usize) -> bool> Heap<F> {
 mod tests {
     use super::best;
 
-    /// Returns the best by value; of equal values the first is better.
+    /// Returns the indices of the `k` largest values; of equal values, the first counts as larger.
     fn of(values: &[f32], k: usize, sorted: bool) -> Vec<usize> {
         let before = |a: usize, b: usize| {
             let (x, y) = (values[a], values[b]);

@@ -8,7 +8,7 @@ use crate::numeric::scalar::Analytic;
 use device::Result;
 use num_traits::{Float, Num};
 
-/// A number of rules without comparisons: real or complex.
+/// A number type, real or complex, for rules without comparisons.
 pub(super) trait Field: Analytic + Num {}
 
 impl<T: Analytic + Num> Field for T {}
@@ -195,7 +195,8 @@ impl<W: Float> Ftrl<W> {
         Ok(self)
     }
 
-    /// Returns the rule. A NaN is not beyond the bound, so it sets the variable to zero, or to NaN if `keeps_nan`.
+    /// Returns the update rule. A linear slot that is NaN does not exceed the bound, so it sets the variable to zero,
+    /// or to NaN if `keeps_nan`.
     fn rule(self, keeps_nan: bool) -> impl Fn([W; 3], W) -> [W; 3] + use<W> {
         let Ftrl { lr, l1, l2, shrinkage, lr_power, multiply_by_lr } = self;
         let (zero, two) = (W::zero(), W::one() + W::one());
@@ -302,7 +303,7 @@ fn shrink<W: Float>(x: W, by: W) -> W {
     sign(x) * if rest < W::zero() { W::zero() } else { rest }
 }
 
-/// Returns the minimum of the squared distance to `x` plus both penalties (Duchi and Singer, 2009).
+/// Returns the number that minimises its squared distance to `x` plus both penalties (Duchi and Singer, 2009).
 fn proximal<W: Float>(x: W, lr: W, l1: W, l2: W) -> W {
     let x = if l1 > W::zero() { shrink(x, lr * l1) } else { x };
     x / (W::one() + l2 * lr)

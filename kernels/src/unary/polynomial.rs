@@ -110,8 +110,7 @@ impl Unary<f32> for Log {
 
 impl Unary<f32> for Tanh {
     type Out = f32;
-    /// Returns a rational approximation (the one of Eigen), up to the argument at which the result is 1 to the last
-    /// bit.
+    /// Returns Eigen's rational approximation of `tanh`, up to the argument at which the result is 1 to the last bit.
     #[inline(always)]
     fn apply(x: f32) -> f32 {
         const LIMIT: f32 = 7.905_311;

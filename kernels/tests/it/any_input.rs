@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Number of random nodes per op.
 const ROUNDS: u64 = 1500;
 
-/// Limit in bytes of the memory of large tensors together, and of each single allocation.
+/// Limit in bytes on the total memory of large tensors, and on each single allocation.
 const MEMORY: usize = 64 << 20;
 
 /// The system's allocator, which records the size of the largest request.
@@ -192,7 +192,7 @@ impl Random {
             return one();
         }
         if spec.kind == AttrKind::Int && self.one_in(2) {
-            // Window attributes have 1 for batch and channels.
+            // The sizes and strides of a window are 1 along the batch and channel axes.
             let [rows, columns] = [0; 2].map(|_| if self.one_in(2) { 1 } else { self.below(3) as i64 + 1 });
             return Some(vec![1, rows, columns, 1].into());
         }

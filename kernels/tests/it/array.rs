@@ -273,7 +273,7 @@ fn every_array_op_is_in_the_op_table_and_has_a_kernel() {
 
 #[test]
 fn constants_are_shared_and_placeholders_must_be_fed() -> Fallible<()> {
-    // A larger tensor than those stored inline.
+    // A tensor too large to be stored inline.
     let value = Tensor::try_from([1.5f32, 2.5, 3.5])?;
     let attrs = [("dtype", DType::Float.into()), ("value", value.clone().into())];
     let outputs = run_op("Const", &[], &attrs)?;

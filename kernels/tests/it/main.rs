@@ -1,4 +1,4 @@
-//! CPU kernels, alone and in generated cases.
+//! Integration tests of the CPU kernels, with fixed and with random inputs.
 
 mod any_input;
 mod array;

@@ -70,7 +70,7 @@ fn every_dtype_has_a_kernel() -> Result<(), Box<dyn std::error::Error>> {
                 match spec.name {
                     "strides" | "ksize" => node.attrs.set(spec.name, vec![1i64; 4]),
                     "padding" => node.attrs.set("padding", "VALID"),
-                    // The other type attributes get any allowed value.
+                    // Every other type attribute gets one of its allowed values.
                     name => node.attrs.set(name, spec.allowed.last().cloned().unwrap_or(Float.into())),
                 }
             }

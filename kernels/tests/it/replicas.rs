@@ -88,7 +88,7 @@ fn queues_and_accumulators_are_replicated() -> Result<()> {
         return Err(Error::internal("no mean"));
     };
     assert_eq!(mean, floats(&[2.5])?);
-    // The take has emptied the replica.
+    // The take of the mean has removed the gradients from the replica.
     assert_eq!(followed.count(), 0);
     Ok(())
 }

@@ -26,9 +26,9 @@ pub(super) struct ChainLayout {
 pub(super) enum OperandLayout {
     /// One element per element of the result.
     Whole,
-    /// One element for all.
+    /// One element for all elements of the result.
     Single,
-    /// Elements that repeat, with the plan that pairs the result's shape with this one.
+    /// Elements that repeat along the result, with the plan that broadcasts them to the result's shape.
     Spread(Plan),
 }
 
@@ -67,8 +67,8 @@ impl ChainLayout {
     }
 }
 
-/// Returns the number of elements after which all spread operands repeat, if there are any, they agree, and it is
-/// at most a strip.
+/// Returns the number of elements after which all spread operands repeat; `None` if there are none, if they repeat
+/// after different numbers, or after more than a strip.
 fn common_period(inputs: &[OperandLayout]) -> Option<usize> {
     let mut periods = inputs.iter().filter_map(|place| match place {
         OperandLayout::Spread(plan) => Some(plan.period()),

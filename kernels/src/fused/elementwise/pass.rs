@@ -39,9 +39,9 @@ enum OperandLocation<'a, W> {
     Single(W),
     /// A buffer that holds a strip.
     Buffer(usize),
-    /// The elements at the result's positions.
+    /// One element per element of the result.
     Whole(&'a [W]),
-    /// Elements that repeat; the buffer with this number holds them for a strip that crosses the end of the period.
+    /// Elements that repeat; the buffer with this number holds them for a strip that crosses the end of a repetition.
     Cycle(&'a [W], usize),
     /// The memory of the result, which holds an operand until it is overwritten.
     Result,
@@ -61,11 +61,11 @@ struct Load<'a, T> {
 enum LoadSource<'a, T> {
     /// The operand whose memory the result takes.
     Result,
-    /// The elements at the result's positions.
+    /// An operand with one element per element of the result.
     Whole(&'a [T]),
-    /// Repeating elements, copied only for strips that cross the end of the period.
+    /// A repeating operand, copied only for strips that cross the end of a repetition.
     Cycle(&'a Plan, &'a [T]),
-    /// Repeating elements, copied for every strip.
+    /// A repeating operand, copied for every strip.
     Spread(&'a Plan, &'a [T]),
 }
 

@@ -184,7 +184,7 @@ fn random_chains_of_random_shapes() -> Result<()> {
     for seed in 0..4000 {
         let mut rng = StdRng::seed_from_u64(seed);
         let dtype = super::super::FLOATS[rng.random_range(0..4)];
-        // Mostly shapes that fit each other.
+        // Most operands have the shape `usual`, so that the shapes often fit each other.
         let usual = SHAPES[rng.random_range(0..SHAPES.len())];
         let mut inputs = Vec::new();
         for _ in 0..rng.random_range(1..5) {

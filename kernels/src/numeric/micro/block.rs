@@ -3,8 +3,8 @@
 use super::Destination;
 
 /// Defines `block`, which computes up to `MR` rows of `NV` vectors, and `sweep`, which cuts the rows into blocks. For
-/// each number of vectors, ascending, `blocks` lists the height of a full block and then the smaller heights that
-/// have a block too.
+/// each number of vectors, ascending, `blocks` lists the rows of a full block and then the smaller numbers of rows for
+/// which there is a block too.
 ///
 /// The accumulators must stay in registers: `MR * NV` of them, plus `NV` for the right matrix and one for an element
 /// of the left matrix, must not exceed the number of registers. The right matrix is prefetched some steps ahead,
@@ -74,7 +74,7 @@ macro_rules! blocks {
             count: usize,
             cursor: &mut PrefetchCursor,
         ) {
-            // Missing rows repeat the last row and are not stored.
+            // If `count` is less than `MR`, the missing rows repeat the last row and are not stored.
             let last = first + count - 1;
             let rows: [usize; MR] = super::block::offsets_from(left.rows, first, last);
             let mut next = [0; MR];
@@ -137,7 +137,8 @@ macro_rules! blocks {
                 }
             }
             cursor.next = later;
-            // The sums are indexed only by constants, here too: otherwise the compiler would spill them.
+            // The sums are indexed only by constants here too, because otherwise the compiler would spill them to
+            // memory.
             if destination.width < NV * $lanes {
                 let mut rows = [[[0f32; $lanes]; NV]; MR];
                 for i in 0..MR {
@@ -168,7 +169,7 @@ macro_rules! blocks {
     };
 }
 
-/// Steps between the prefetch of a vector of the right matrix and its use.
+/// Number of steps by which the prefetch of a vector of the right matrix precedes its use.
 pub(super) const PREFETCH_DISTANCE: usize = 8;
 
 /// Returns the offsets of `MR` rows from row `first` on; rows after `last` repeat the offset of `last`.
@@ -181,8 +182,8 @@ pub(super) fn offsets_from<const MR: usize>(offsets: &[usize], first: usize, las
     rows
 }
 
-/// Stores the first `destination.width` elements of each row, or adds them to the destination; for blocks that are not
-/// whole vectors wide.
+/// Stores the first `destination.width` elements of each row, or adds them to the destination; for blocks whose width
+/// is not a whole number of vectors.
 #[inline(never)]
 pub(super) fn store_parts<'a>(
     destination: &mut Destination<'_>,

@@ -15,8 +15,8 @@ pub(crate) enum Prefetch<'a> {
     Memory(&'a [f32]),
 }
 
-/// Two pieces of memory to prefetch, distributed over sweeps in proportion to their rows: first all of one piece,
-/// then the other.
+/// Two pieces of memory to prefetch, one after the other, during several sweeps. Each sweep prefetches a part in
+/// proportion to the rows of the sweep.
 #[derive(Debug, Default)]
 pub(crate) struct PrefetchQueue<'a> {
     pieces: [&'a [f32]; 2],
@@ -26,7 +26,7 @@ pub(crate) struct PrefetchQueue<'a> {
 }
 
 impl<'a> PrefetchQueue<'a> {
-    /// Prepares to prefetch `pieces` during sweeps that have `rows` rows together.
+    /// Returns a queue that prefetches `pieces` during sweeps that have `rows` rows in total.
     pub(crate) fn new(pieces: [&'a [f32]; 2], rows: usize) -> PrefetchQueue<'a> {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
         PrefetchQueue { pieces, len, rows }

@@ -7,11 +7,11 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 13) as f32 - 6.0).collect()
 }
 
-/// More rows than two of the tallest blocks.
+/// A number of rows that exceeds two of the tallest blocks.
 const MOST_ROWS: usize = 30;
 
 #[test]
-fn blocks_of_every_size() {
+fn blocks_of_every_size_match_the_definition() {
     for registers in Registers::all() {
         for rows in 1..MOST_ROWS {
             for width in 1..=registers.columns {
@@ -124,12 +124,12 @@ fn sweep_of(run: StepRun) {
 
 #[test]
 #[should_panic(expected = "a left matrix reaches outside its data")]
-fn runs_that_reach_too_far_are_refused() {
+fn runs_outside_the_left_matrix_are_refused() {
     sweep_of(StepRun { start: 2, first: 0, len: 3 });
 }
 
 #[test]
 #[should_panic(expected = "a right matrix reaches outside its data")]
-fn runs_that_reach_too_far_on_the_right_are_refused() {
+fn runs_outside_the_right_matrix_are_refused() {
     sweep_of(StepRun { start: 2, first: 3, len: 2 });
 }

@@ -12,20 +12,20 @@ use device::Result;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// The most rows of the left factor per sweep.
+/// The maximum number of rows of the left factor per sweep.
 const ROWS: usize = 252;
 
-/// The number of rows per sweep is a multiple of this, so that blocks of the widest panels are full.
+/// The divisor of the number of rows per sweep, so that blocks of the widest panels are full.
 const WHOLE_ROWS: usize = 12;
 
 /// Rows per sweep if the right factor stays in the second-level cache: the destination then spans few pages.
 const NEAR_ROWS: usize = 24;
 
-/// The most rows of the left factor for which the right one is read in place: two blocks.
+/// The maximum number of rows of the left factor for which the right factor is read in place: two blocks.
 const FEW_ROWS: usize = 12;
 
-/// The most columns of a product that may be computed as its transpose, if there are also fewer columns than lanes in
-/// a vector; reached with AVX-512.
+/// The maximum number of columns of a product that may be computed as its transpose. The columns must also be fewer
+/// than the lanes of a vector, so only AVX-512 reaches the maximum.
 const FEW_COLUMNS: usize = 12;
 
 /// Returns whether the product is better computed as its transpose: the columns are so few that lanes of the vectors
@@ -107,14 +107,15 @@ pub(super) fn product_with(
     BlockedProduct::new(stride, a, false).with_panels(out, b, threads);
 }
 
-/// Returns the number of rows per sweep: their [`STEPS`] steps of the left factor fill half the second-level cache.
+/// Returns the number of rows per sweep: [`STEPS`] elements of each row of the left factor fill half the second-level
+/// cache.
 fn rows_at_a_time() -> usize {
     let rows = cpu_cache::second_level() / 2 / (STEPS * size_of::<f32>());
     (rows / WHOLE_ROWS * WHOLE_ROWS).clamp(WHOLE_ROWS, ROWS)
 }
 
-/// Returns the number of columns packed at a time if panels are used only once: their [`STEPS`] steps fill a quarter
-/// of the second-level cache.
+/// Returns the number of columns packed at a time if panels are used only once: [`STEPS`] elements of each column of
+/// the right factor fill a quarter of the second-level cache.
 fn columns_at_a_time() -> usize {
     (cpu_cache::second_level() / 4 / (STEPS * size_of::<f32>())).max(Registers::get().columns)
 }
@@ -134,7 +135,7 @@ pub(super) fn packed(b: &Matrix<'_, f32>, threads: Threads) -> Result<Panels> {
     Ok(panels)
 }
 
-/// Packs the rows `steps` and these columns of `b`.
+/// Packs the rows `steps` and the columns `columns` of `b` into `panels`.
 fn fill(
     panels: &mut Panels,
     b: &Matrix<'_, f32>,
@@ -169,7 +170,8 @@ impl<'a> BlockedProduct<'a> {
         self.a.rows <= FEW_ROWS && b.column_stride == 1 && is_whole
     }
 
-    /// Computes the whole product on this thread and reads the right factor in place, which is whole vectors wide.
+    /// Computes the whole product on this thread, and reads the right factor in place. The factor's width must be a
+    /// whole number of vectors.
     fn read_in_place(&self, out: &mut [f32], b: &Matrix<'_, f32>) {
         let registers = Registers::get();
         let places: Vec<usize> = (0..self.a.rows).map(|i| i * self.stride).collect();
@@ -186,7 +188,7 @@ impl<'a> BlockedProduct<'a> {
         }
     }
 
-    /// Computes the whole product on this thread, packing panels just before their only use.
+    /// Computes the whole product on this thread, and packs each panel just before its only use.
     fn pack_and_use(&self, out: &mut [f32], b: &Matrix<'_, f32>) -> Result<()> {
         let (mut panels, mut copy) = (Panels::new(), Vec::new());
         let each =
@@ -212,7 +214,8 @@ impl<'a> BlockedProduct<'a> {
     /// Computes the whole product with packed panels, in groups of rows.
     fn with_panels(&self, out: &mut [f32], panels: &Panels, threads: Threads) {
         let out = &mut out[..extent(self.a.rows, self.stride) + panels.columns()];
-        // All panels write to the same rows, one after the other.
+        // All panels write to the same rows. If the panels stay in the second-level cache, few rows at a time keep
+        // these rows on few pages.
         let is_near = panels.columns() > Registers::get().columns
             && fits_second_level_cache(panels.steps(), panels.columns());
         let most = if is_near { NEAR_ROWS } else { rows_at_a_time() };
@@ -246,7 +249,7 @@ impl<'a> BlockedProduct<'a> {
     }
 }
 
-/// Some rows and steps of the left factor.
+/// The rows and steps of the left factor that a sweep uses.
 struct Factor<'a> {
     data: &'a [f32],
     rows: Vec<usize>,
@@ -264,8 +267,8 @@ impl<'a> Factor<'a> {
     ) -> Factor<'a> {
         let from = &a.data[first * a.row_stride + steps.start * a.column_stride..];
         let len = steps.len();
-        // In a transposed matrix each step of a few neighbouring rows is another cache line, which the next rows need
-        // again.
+        // A transposed matrix is copied more often: each step of a few neighbouring rows is another cache line, which
+        // the next rows need again.
         let is_copied = if a.column_stride == 1 {
             cpu_cache::rows_alias(a.row_stride * size_of::<f32>())
         } else {

@@ -19,7 +19,7 @@ use sparse::SparseSum;
 use std::fmt;
 use std::sync::Arc;
 
-/// The combination of the applied gradients.
+/// The way in which an accumulator combines the applied gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     Mean,
@@ -37,7 +37,7 @@ impl Reduction {
     }
 }
 
-/// A gradient that is applied or taken.
+/// A gradient that is added to an accumulator or taken from it.
 #[derive(Clone, Debug)]
 pub enum Gradient {
     Dense(Tensor),
@@ -54,7 +54,7 @@ pub struct Accumulator {
     waiting: AttemptQueues<AccumulatorContents, Gradient>,
 }
 
-/// The state of an accumulator between two takes.
+/// The step of an accumulator, and the sum of the gradients applied since the last take.
 #[derive(Default)]
 struct AccumulatorContents {
     /// The accumulator's global step; gradients of earlier steps are stale.
@@ -99,10 +99,10 @@ impl Accumulator {
         }
     }
 
-    /// Checks that gradients of this dtype and form belong to the accumulator.
+    /// Checks that the accumulator takes gradients of this dtype, and sparse ones if `is_sparse`, otherwise dense ones.
     ///
     /// # Errors
-    /// `InvalidArgument` if the dtype or the form differs.
+    /// `InvalidArgument` if it takes gradients of another dtype, or dense instead of sparse ones or the reverse.
     pub fn check(&self, dtype: DType, is_sparse: bool) -> Result<()> {
         if dtype != self.dtype {
             device::invalid!("Accumulator {} holds gradients of {}, not of {dtype}", self.name, self.dtype);
@@ -205,7 +205,7 @@ impl Accumulator {
     }
 }
 
-/// Adds `gradient` to `sum`. Returns the sum, unchanged if the result is an error.
+/// Adds `gradient` to `sum`. Returns the sum and the result; if the result is an error, the sum is unchanged.
 fn add_dense(mut sum: Tensor, gradient: &Tensor) -> (Tensor, Result<()>) {
     if sum.shape() != gradient.shape() {
         let message = format!("Shape mismatch: expected {}, got {}", sum.shape(), gradient.shape());

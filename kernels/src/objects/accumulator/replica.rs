@@ -27,7 +27,7 @@ pub enum GradientSum {
     Sparse {
         indices: Vec<i64>,
         values: Tensor,
-        /// For each row, the number of gradients that had it.
+        /// For each row of the sum, the number of applied gradients that contained the row.
         counts: Vec<usize>,
     },
 }

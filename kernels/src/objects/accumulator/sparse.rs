@@ -1,5 +1,5 @@
 //! Sparse gradients: rows of a variable, given by index. The mean divides each row by the number of gradients that
-//! had it.
+//! contained the row.
 
 use super::Reduction;
 use crate::numeric::dispatch::dispatch;
@@ -22,12 +22,12 @@ pub struct SparseGradient {
 pub(super) struct SparseSum {
     pub(super) indices: Vec<i64>,
     pub(super) values: Tensor,
-    /// For each row, the number of gradients that had it.
+    /// For each row of the sum, the number of applied gradients that contained the row.
     pub(super) counts: Vec<usize>,
 }
 
-/// Adds `gradient` to `sum`. Returns the sum, unchanged if the result is an error. `declared` is the accumulator's
-/// shape.
+/// Adds `gradient` to `sum`. Returns the sum and the result; if the result is an error, the sum is unchanged.
+/// `declared` is the accumulator's shape.
 pub(super) fn add(
     sum: Option<SparseSum>,
     gradient: SparseGradient,
@@ -47,7 +47,7 @@ pub(super) fn add(
     }
 }
 
-/// Checks a gradient against the sum and the declared shape, and returns its indices.
+/// Checks that a gradient's shapes match the sum and the declared shape, and returns the gradient's row indices.
 fn check(sum: Option<&SparseSum>, gradient: &SparseGradient, declared: &PartialShape) -> Result<Vec<i64>> {
     let SparseGradient { indices, values, shape } = gradient;
     if indices.shape().rank() != 1 {
@@ -113,11 +113,11 @@ fn check(sum: Option<&SparseSum>, gradient: &SparseGradient, declared: &PartialS
     Ok(indices)
 }
 
-/// A row of a merged sum: its place in the old sum and its place in the gradient, where they have it.
+/// The sources of a row of a merged sum: its position in the old sum and in the gradient; `None` where it is absent.
 type MergedRow = (Option<usize>, Option<usize>);
 
-/// Merges both lists of rows as if they were sorted by index, which is not checked; rows with equal indices are added
-/// where the merge meets them.
+/// Merges the rows of `sum` with the rows `values` of a gradient by ascending index, and adds two rows of equal index.
+/// The order of the indices is not checked: in unsorted lists, rows of equal index may stay separate.
 fn merge(sum: &SparseSum, indices: &[i64], values: &Tensor) -> Result<SparseSum> {
     let most = sum.indices.len() + indices.len();
     let mut rows: Vec<MergedRow> = Vec::with_capacity(most);
@@ -141,7 +141,8 @@ fn merge(sum: &SparseSum, indices: &[i64], values: &Tensor) -> Result<SparseSum>
     Ok(SparseSum { indices: merged_indices, values, counts })
 }
 
-/// Returns a tensor of the merged rows: rows of `old`, rows of `new`, and sums of both.
+/// Returns a tensor of the merged rows, each a row of `old`, a row of `new`, or the sum of a row of `old` and one of
+/// `new`.
 fn add_rows<T: Stored>(old: &Tensor, new: &Tensor, rows: &[MergedRow], shape: Shape) -> Result<Tensor> {
     let size: usize = shape[1..].iter().product();
     let (old, new) = (old.values::<T>()?, new.values::<T>()?);
@@ -162,7 +163,7 @@ fn add_rows<T: Stored>(old: &Tensor, new: &Tensor, rows: &[MergedRow], shape: Sh
     Ok(Tensor::from_slice(&merged, shape)?)
 }
 
-/// Divides each row by its count.
+/// Divides each row of `values` by the item of `counts` for the row.
 fn divide_rows<T: Stored>(values: &mut Tensor, counts: &[usize]) -> Result<()> {
     let size: usize = values.shape()[1..].iter().product();
     for (row, &count) in values.values_mut::<T>()?.chunks_exact_mut(size.max(1)).zip(counts) {
@@ -172,7 +173,7 @@ fn divide_rows<T: Stored>(values: &mut Tensor, counts: &[usize]) -> Result<()> {
 }
 
 impl SparseSum {
-    /// Returns the reduced gradient.
+    /// Returns the sum or the mean of the gradients; `declared` is the accumulator's shape.
     pub(super) fn finish(mut self, reduction: Reduction, declared: &PartialShape) -> Result<SparseGradient> {
         if reduction == Reduction::Mean {
             dispatch!(float, self.values.dtype(), T => divide_rows::<T>(&mut self.values, &self.counts))?;

@@ -27,7 +27,8 @@ pub(crate) fn dataset_kernel(
     })
 }
 
-/// Sets output 0 to a dataset, which holds the kernel's inputs.
+/// Sets output 0 to a variant of the dataset, whose nesting depth counts the kernel's inputs, because the dataset may
+/// hold them.
 fn output(ctx: &mut KernelContext<'_>, dataset: Arc<Dataset>) -> Result<()> {
     let variant = DatasetVariant::tensor(dataset, ctx.inputs_from(0)?)?;
     ctx.set_output(0, variant);
@@ -77,7 +78,7 @@ pub(crate) fn function(init: &KernelInit<'_>, attr: &str) -> Result<Arc<dyn Elem
     Ok(Arc::new(GraphFunction(init.function(attr)?)))
 }
 
-/// Returns the function with the tensors in these inputs as its last arguments.
+/// Returns the function with the tensors in `inputs` as captured arguments.
 pub(crate) fn captured(
     ctx: &KernelContext<'_>,
     function: &Arc<dyn ElementFunction>,

@@ -43,8 +43,8 @@ pub(crate) fn cache(input: Arc<Dataset>, caches: CacheSource) -> Result<Arc<Data
         let (inner, ctx) = (inner.clone(), ctx.clone());
         let mut pass: Option<CachePass> = None;
         from_fn(move |pull| {
-            // The choice between reading and filling falls at the first element, because another iterator may fill
-            // the cache before.
+            // The iterator chooses between reading and filling the cache at its first element, because another iterator
+            // may have filled the cache since this iterator was made.
             let pass = match &mut pass {
                 Some(pass) => pass,
                 None => {

@@ -146,8 +146,8 @@ pub(crate) struct Pull {
 }
 
 impl Pull {
-    /// Returns the reason of the cancellation as an error if the pull is cancelled. Iterators that consume many
-    /// elements to produce one call it between them.
+    /// Returns the reason of the cancellation as an error if the pull is cancelled. Iterators that consume many input
+    /// elements per returned element call `check` before each input element.
     pub(crate) fn check(&self) -> Result<()> {
         self.cancellation.check()
     }

@@ -117,7 +117,8 @@ impl RecordValues<'_> {
 }
 
 impl Csv {
-    /// Skips the first record. The outer error is one of the file; the inner error is a quoting error in the header.
+    /// Skips the first record. The outer error is an error of reading the file; the inner error is a quoting error in
+    /// the header.
     fn skip_header(&self, source: &mut Source) -> Result<Option<Result<()>>> {
         let nothing =
             Csv { columns: Columns::Only(Vec::new()), defaults: Vec::new(), missing: Bytes::new(), ..*self };
@@ -127,7 +128,7 @@ impl Csv {
     /// Reads the next record: its values or the error in it; returns `None` at the end of the file.
     ///
     /// # Errors
-    /// Errors of the file, and `InvalidArgument` if the file ends within quotes.
+    /// The errors of reading the file, and `InvalidArgument` if the file ends within quotes.
     fn read_record(&self, source: &mut Source) -> Result<Option<Result<Vec<Tensor>>>> {
         if source.peek()?.is_empty() {
             return Ok(None);
@@ -158,7 +159,7 @@ impl Csv {
         Ok(Some(record.error.map_or(Ok(record.values), Err)))
     }
 
-    /// Returns whether `byte`, which follows a field, ends the field or the record; `None` if it ends neither.
+    /// Returns the kind of separator of `byte`, which follows a field; `None` if `byte` is no separator.
     fn separator(&self, byte: u8) -> Option<Separator> {
         match byte {
             b'\n' | b'\r' => Some(Separator::Record),

@@ -35,9 +35,9 @@ type ReadFn = Box<dyn FnMut() -> Result<Option<Bytes>> + Send>;
 /// The file with which a dataset continues after an error within a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ErrorPolicy {
-    /// The same file.
+    /// Reading continues in the file that had the error.
     SameFile,
-    /// The next file.
+    /// Reading continues with the file after the one that had the error.
     NextFile,
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<
             if record.is_some() {
                 read += 1;
             } else if reader.excess() != 0 {
-                // The length of a compressed file's content is known only at its end.
+                // The length of a compressed file's content is known only after reading it, so it is checked here.
                 let body = read.saturating_mul(format.record).saturating_add(reader.excess());
                 return Err(Error::new(Code::DataLoss, uneven_message(format, &path, body.into())));
             }

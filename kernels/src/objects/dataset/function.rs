@@ -30,7 +30,7 @@ pub(crate) struct GraphFunction(pub Arc<dyn Function>);
 
 impl ElementFunction for GraphFunction {
     fn start(&self, cancellation: &Arc<Cancellation>, arguments: Element, done: FunctionDone) {
-        // A step of its own, with step id 0, because elements are also produced between the steps of the session.
+        // Each call is a step with id 0, because elements are also produced between the steps of the session.
         let step = Step::new(0, Arc::new(LocalRendezvous::new()), cancellation.clone());
         let device = match self.0.device() {
             Ok(device) => device,

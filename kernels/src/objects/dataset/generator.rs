@@ -54,7 +54,7 @@ enum GeneratorState {
     Uninitialized,
     /// The results of `init`.
     Initialized(Element),
-    /// `finalize` has been started, or was not necessary.
+    /// `finalize` has been started.
     Finalized,
 }
 

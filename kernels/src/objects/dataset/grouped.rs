@@ -10,7 +10,7 @@ use graph::{DType, Tensor};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Returns the value of a function that must return one `int64` scalar.
+/// Returns the integer in the results of a function that must return one `int64` scalar.
 fn integer(results: &[Tensor], what: &str) -> Result<i64> {
     match results {
         [value] if value.dtype() == DType::Int64 && value.shape().rank() == 0 => Ok(value.item::<i64>()?),
@@ -18,8 +18,8 @@ fn integer(results: &[Tensor], what: &str) -> Result<i64> {
     }
 }
 
-/// Returns the dataset of the elements of `reduce`'s datasets. `reduce` gets a key and a window: a dataset of up to
-/// `window_size` elements with that key.
+/// Groups the elements by key, and returns the dataset of the elements of the datasets that `reduce` returns. `reduce`
+/// is called with a key and a window: a dataset of up to `window_size` elements with that key.
 pub(crate) fn group_by_window(
     input: Arc<Dataset>,
     key: CapturedFunction,

@@ -87,7 +87,7 @@ struct InterleaveIterator {
     input: Option<Box<dyn DatasetIterator>>,
     f: FunctionInstance,
     ctx: IteratorContext,
-    /// Open datasets by position in the cycle; positions beyond its end have not been filled.
+    /// The dataset at each position of the cycle, `None` if it is closed; later positions have never had a dataset.
     current: Vec<Option<OpenDataset>>,
     /// Number of open datasets.
     open: usize,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// The callback of a request, called once with the next element, or with `None` at the end.
 pub(crate) type Delivery = Box<dyn FnOnce(Result<Option<Element>>) + Send>;
 
-/// An iterator shared by name between sessions. Requests are served one at a time, in order.
+/// An iterator shared by name between sessions. Requests are served one at a time, in the order of their arrival.
 pub(crate) struct IteratorResource {
     /// Spec that each dataset of this iterator must satisfy.
     pub(crate) spec: ElementSpec,
@@ -24,8 +24,8 @@ pub(crate) struct IteratorResource {
 #[derive(Default)]
 struct IteratorState {
     current: CurrentIterator,
-    /// Number of datasets that were set. A serving thread compares it to drop an iterator that was replaced during a
-    /// pull.
+    /// Number of calls of [`IteratorResource::set`]. The serving thread compares it before and after a pull, to drop an
+    /// iterator that was replaced meanwhile.
     generation: u64,
     /// Requests that have not been served.
     waiting: VecDeque<Request>,

@@ -35,7 +35,7 @@ use graph::{DType, PartialShape, Tensor, VariantObject};
 use std::fmt;
 use std::sync::Arc;
 
-/// An element: one tensor per component, or [one variant](placed) if any component is in device memory.
+/// An element: one tensor per component, or [one variant](on_device) if any component is in device memory.
 pub(crate) type Element = Vec<Tensor>;
 
 /// The number of elements of a dataset; [`INFINITE`] and [`UNKNOWN`] have TensorFlow's values.
@@ -130,15 +130,15 @@ pub(crate) trait DatasetKind: Send + Sync + fmt::Debug {
     /// Returns the kind's name for messages, for example "Map".
     fn name(&self) -> &'static str;
 
-    /// Returns a new iterator before the first element. The iterator reads its inputs only when an element is
-    /// requested.
+    /// Returns a new iterator, positioned before the first element. The iterator reads its inputs only when an element
+    /// is requested.
     fn iterate(&self, ctx: &IteratorContext) -> Result<Box<dyn DatasetIterator>>;
 }
 
 /// An iterator over the elements of a dataset.
 pub(crate) trait DatasetIterator: Send {
-    /// Waits for the next element, until `pull` is cancelled; returns `None` after the last element. After an error
-    /// the next call returns the element that follows, if there is one.
+    /// Waits for the next element, until `pull` is cancelled; returns `None` after the last element. After an error,
+    /// the next call continues with the element after the failed one, if there is one.
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>>;
 }
 
@@ -155,7 +155,7 @@ pub(crate) struct Dataset {
 }
 
 impl Dataset {
-    /// Returns a dataset that takes the order option of the last input that has one.
+    /// Returns a dataset whose `deterministic` option is that of the last input in which the option is set.
     ///
     /// # Errors
     /// `InvalidArgument` if the dataset is nested too deep or has too many inputs.
@@ -178,7 +178,7 @@ impl Dataset {
         Dataset::with_options(spec, cardinality, deterministic, inputs, kind)
     }
 
-    /// Returns a dataset with its own order option; otherwise like [`Dataset::new`].
+    /// Returns a dataset like [`Dataset::new`], but with the given `deterministic` option.
     pub(crate) fn with_options(
         spec: ElementSpec,
         cardinality: Cardinality,
@@ -202,7 +202,7 @@ impl Dataset {
         self.kind.name()
     }
 
-    /// Returns an iterator in the context of the iterator that contains it.
+    /// Returns an iterator over the dataset; `ctx` is the context of the iterator that will contain the new one.
     ///
     /// # Errors
     /// `InvalidArgument` if datasets that functions returned are nested too deep.

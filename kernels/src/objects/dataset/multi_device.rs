@@ -26,7 +26,7 @@ struct CurrentDataset {
     deal: Option<Arc<Monitor<DealState>>>,
 }
 
-/// Elements dealt to the shards, and the rest of the dataset.
+/// Elements dealt to the shards, and the iterator over the elements not yet dealt.
 struct DealState {
     /// For each shard, the elements that it has not taken; an error stands at the position where it occurred.
     untaken: Vec<VecDeque<Result<Element>>>,
@@ -34,7 +34,7 @@ struct DealState {
     max: usize,
     /// Shard that gets the next element.
     next: usize,
-    /// The rest of the dataset; `None` while a thread pulls it.
+    /// Iterator over the elements not yet dealt; `None` while a thread pulls an element from it.
     rest: Option<Box<dyn DatasetIterator>>,
     /// Set when the dataset has ended or was replaced.
     is_over: bool,
@@ -72,15 +72,15 @@ impl MultiDeviceIterator {
         current.incarnation += 1;
         let (old, incarnation) = (current.deal.replace(Monitor::new(deal)), current.incarnation);
         drop(current);
-        // Threads that wait for an element of the replaced dataset get its end.
+        // Threads that wait for an element of the replaced dataset return its end.
         if let Some(old) = old {
             old.change(|deal| deal.is_over = true);
         }
         Ok(incarnation)
     }
 
-    /// Waits for a shard's next element; returns `None` after its last. The wait includes elements of other shards
-    /// that come before it.
+    /// Waits for a shard's next element; returns `None` after the shard's last element. Elements of other shards that
+    /// precede it in the dataset are pulled and dealt during the wait.
     ///
     /// # Errors
     /// `InvalidArgument` for a shard that does not exist, or for the incarnation id of a replaced dataset.
@@ -131,9 +131,9 @@ impl MultiDeviceIterator {
 enum NextAction {
     /// Return the shard's next element.
     Return(Result<Element>),
-    /// Report the end.
+    /// Report the end of the dataset.
     End,
-    /// Pull an element of the rest and deal it.
+    /// Pull an element from this iterator and deal it to its shard.
     PullNext(Box<dyn DatasetIterator>),
 }
 

@@ -84,7 +84,7 @@ pub(crate) fn map_and_batch(
     let mapped = mapped_cardinality(input.cardinality, preserve_cardinality);
     let cardinality = batches(mapped, size, drop_remainder);
     let is_exact = drop_remainder || mapped == INFINITE;
-    // A spec that has shapes is that of batches already.
+    // If `spec` has shapes, it describes batches already.
     let spec = if spec.shapes.is_empty() { batched(&spec, count, is_exact) } else { spec };
     dataset("MapAndBatch", spec, cardinality, &[&input], move |ctx| {
         let in_order = how.deterministic.unwrap_or(ctx.deterministic);
@@ -158,7 +158,7 @@ struct FunctionCalls {
 
 #[derive(Debug, Default)]
 struct CallsState {
-    /// Id of an element, and the results of its call; `None` while the call runs.
+    /// For each unconsumed element, its id and the results of its call; `None` while the call runs.
     results: VecDeque<(u64, Option<Result<Element>>)>,
     /// Id of the next element.
     next: u64,

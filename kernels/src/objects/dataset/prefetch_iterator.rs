@@ -70,10 +70,10 @@ impl<T: Send + 'static> Monitor<T> {
 /// The length of a prefetch buffer, in elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BufferLimit {
-    /// This many elements.
+    /// A constant length.
     Fixed(usize),
-    /// Starts at one element and doubles, up to this many, when the consumer finds the buffer empty although it has
-    /// been full since the last growth.
+    /// A length that starts at one element and doubles, up to this maximum, when the consumer finds the buffer empty
+    /// although it has been full since the last growth.
     Growing(usize),
 }
 
@@ -91,7 +91,7 @@ pub(super) struct PrefetchIterator {
 struct Buffer {
     /// Prefetched elements in input order; an error stands at the position where it occurred.
     elements: VecDeque<Result<Element>>,
-    /// Length at which the thread pauses.
+    /// Number of buffered elements at which the thread pauses.
     limit: usize,
     /// Largest value to which `limit` may grow.
     max_limit: usize,

@@ -77,7 +77,7 @@ struct RowSlice {
 }
 
 impl BatchRest {
-    /// Pulls batches until there is an unconsumed row. Returns whether there is one; if not, the input has ended.
+    /// Pulls batches until there is an unconsumed row. Returns false if the input has ended without such a row.
     fn try_fill(&mut self, input: &mut dyn DatasetIterator, pull: &Pull) -> Result<bool> {
         while self.left.is_empty() {
             pull.check()?;

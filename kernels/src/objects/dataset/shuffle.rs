@@ -23,7 +23,7 @@ impl Seeds {
         }
         let mut stream = Philox::seeded(0, 0);
         let [a, b, c, d] = stream.next().map(i64::from);
-        // Setting the lowest bit avoids two zeros, which would be replaced again.
+        // Setting the lowest bit avoids two zeros, which would be replaced by random seeds again.
         Seeds(a << 32 | b | 1, c << 32 | d)
     }
 
@@ -37,7 +37,7 @@ impl Seeds {
 #[derive(Debug)]
 pub(crate) struct SeedGenerator {
     seeds: Seeds,
-    /// Stream of the seeds; `None` if each epoch uses the same seeds.
+    /// Random stream from which the seeds are drawn; `None` if each epoch uses the same seeds.
     stream: Option<Mutex<PhiloxWords>>,
 }
 
@@ -82,7 +82,7 @@ impl SeedSource {
         SeedSource::Own { seeds: seeds.or_random(), is_new_each_time, generators: Mutex::default() }
     }
 
-    /// Returns the generator for the position of `ctx`.
+    /// Returns the seed generator of a dataset that is iterated in the context `ctx`.
     pub(crate) fn of(&self, ctx: &IteratorContext) -> Arc<SeedGenerator> {
         match self {
             SeedSource::Own { seeds, is_new_each_time, generators } => {
@@ -103,7 +103,7 @@ impl fmt::Debug for SeedSource {
     }
 }
 
-/// Maximum number of earlier epochs with elements in the buffer, besides the epoch that fills it.
+/// Maximum number of earlier epochs with elements in the buffer, besides the epoch that is being read.
 const MAX_OLD_EPOCHS: usize = 3;
 
 /// A dataset that shuffles its input, and may repeat it.
@@ -183,8 +183,8 @@ struct ShuffleIterator {
     has_produced: bool,
 }
 
-/// Returns whether the buffer has room and the input may have another element.
 impl ShuffleIterator {
+    /// Returns whether the buffer has room and the input may have another element.
     fn should_fill(&self) -> bool {
         if self.input.is_none() && self.epochs_left == Some(0) {
             return false;
@@ -245,7 +245,7 @@ impl DatasetIterator for ShuffleIterator {
         let Some((count @ 1.., _)) = self.epochs.front_mut() else {
             return Err(device::Error::internal("a shuffle buffer with elements of no epoch"));
         };
-        // The random number has 32 bits, however long the buffer is.
+        // The random number has only 32 bits, even for a buffer of more than 2^32 elements.
         let chosen = self.numbers.next() as usize % *count;
         *count -= 1;
         self.buffer.swap(0, chosen);

@@ -35,7 +35,7 @@ fn indexed(
     Ok(Box::new(Indexed { next: 0, count, get }))
 }
 
-/// A dataset of elements that are stored in it.
+/// A dataset of elements stored in memory.
 #[derive(Debug)]
 pub(crate) struct Elements {
     name: &'static str,
@@ -116,7 +116,7 @@ pub(crate) struct SparseSlices {
     values: Tensor,
     /// Shape of one row.
     shape: Tensor,
-    /// For each row, the index of its first entry; one more item than rows.
+    /// For each row, the index of its first entry; the last item is the number of entries.
     starts: Arc<Vec<usize>>,
 }
 
@@ -267,7 +267,7 @@ pub(crate) struct Random {
 }
 
 impl Random {
-    /// Returns the dataset of random numbers, which start from the seeds of `seeds`.
+    /// Returns the dataset of random numbers; each iterator takes its seeds from `seeds`.
     pub(crate) fn dataset(seeds: SeedSource, spec: ElementSpec) -> Result<Arc<Dataset>> {
         spec.check(&ElementSpec::scalars(&[DType::Int64]))?;
         Dataset::new(spec, INFINITE, &[], Random { seeds })

@@ -48,7 +48,7 @@ fn function(body: impl Fn(Element) -> Result<Element> + Send + Sync + 'static) -
     CapturedFunction { function: Arc::new(Closure(Arc::new(body))), arguments: Vec::new() }
 }
 
-/// Returns a function of one number.
+/// Returns a dataset function of one `int64` scalar.
 fn of_number(body: impl Fn(i64) -> Result<Tensor> + Send + Sync + 'static) -> CapturedFunction {
     function(move |element| Ok(vec![body(element[0].item()?)?]))
 }
@@ -159,7 +159,7 @@ fn shuffling_is_a_permutation_determined_by_the_seeds() -> Result<()> {
     assert_eq!(numbers(&make(Seeds(3, 4), true)?)?, seeded);
     let fixed = numbers(&make(Seeds(3, 4), false)?)?;
     assert_eq!(fixed[..20], fixed[20..]);
-    // An element comes only after the buffer can have held it.
+    // The buffer of 7 elements lets an element come at most 6 positions early.
     assert!(first.iter().enumerate().all(|(i, e)| *e < i as i64 + 7));
     // Iterators over one dataset draw from one generator; unseeded datasets have different generators.
     let shared = make(Seeds(3, 4), true)?;
@@ -209,7 +209,7 @@ fn padding_fills_inner_dimensions() -> Result<()> {
     Ok(())
 }
 
-/// Returns a function of `n` whose dataset is the number `n`, `n` times.
+/// Returns a function that maps `n` to a dataset of `n` elements, each the number `n`.
 fn times() -> CapturedFunction {
     of_number(|n| {
         let row = Elements::tensors(vec![Tensor::scalar(n)])?;
@@ -239,7 +239,7 @@ fn parallel_interleaving_keeps_the_sequential_order() -> Result<()> {
     Ok(())
 }
 
-/// Returns a function that fails for these numbers.
+/// Returns an identity function that fails for the numbers `at`.
 fn failing(at: &'static [i64]) -> CapturedFunction {
     of_number(
         move |i| {

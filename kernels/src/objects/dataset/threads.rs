@@ -1,6 +1,6 @@
-//! Threads on which iterators are pulled. A pull may block, so executor threads do not run it. Threads are reused
-//! after work ends. Work never waits for a thread, since it may be work that a running thread waits for: beyond the
-//! maximum number of threads, starting it is an error.
+//! Threads on which iterators are pulled. A pull may block, so executor threads do not run it. Threads are reused after
+//! work ends. Work is never queued behind other work, because the other work may be waiting for it: beyond the maximum
+//! number of threads, starting work is an error.
 
 use device::{Error, Result};
 use graph::Code;
@@ -37,7 +37,7 @@ static THREADS: ThreadPool = ThreadPool {
     more: Condvar::new(),
 };
 
-/// Runs `work` at once on a thread that it may block.
+/// Runs `work` at once on a thread that `work` may block.
 ///
 /// # Errors
 /// `ResourceExhausted` if no thread is available.

@@ -56,7 +56,7 @@ pub(super) fn dataset(
     Dataset::new(spec, cardinality, inputs, FnDataset { name, make })
 }
 
-/// Returns the input with the order option of an `Options` message.
+/// Returns the input with the `deterministic` option of an `Options` message, if the message sets it.
 pub(crate) fn options(input: Arc<Dataset>, deterministic: Option<bool>) -> Result<Arc<Dataset>> {
     let (spec, cardinality) = (input.spec.clone(), input.cardinality);
     let deterministic = deterministic.or(input.deterministic);
@@ -160,8 +160,8 @@ pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     dataset("Repeat", input.spec.clone(), cardinality, &[&input], move |ctx| {
         let (ctx, input) = (ctx.clone(), inner.clone());
         let mut left = u64::try_from(count).ok();
-        // With a finite count the first repetition's iterator is made together with this one; otherwise it is made at
-        // the first pull.
+        // With a finite count the iterator of the first repetition is made here; otherwise it is made at the first
+        // pull.
         let mut current: Option<Boxed> = match left {
             Some(1..) => Some(input.iterator(&ctx)?),
             _ => None,
@@ -244,8 +244,9 @@ pub(crate) fn skip(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     })
 }
 
-/// Returns one worker's share of the input under an `AutoShardPolicy` number of TensorFlow. The automatic policy
-/// shards by elements rather than files: each worker reads the whole input, and each element goes to one worker.
+/// Returns the dataset of the elements for worker `index`; `policy` is a number of TensorFlow's `AutoShardPolicy`. The
+/// automatic policy shards by elements rather than files: each worker reads the whole input, and each element goes to
+/// one worker.
 pub(crate) fn auto_shard(input: Arc<Dataset>, workers: i64, index: i64, policy: i64) -> Result<Arc<Dataset>> {
     const OFF: i64 = -1;
     const BY_FILE: i64 = 1;
@@ -446,8 +447,8 @@ pub(crate) fn directed_interleave(
         (UNKNOWN, _) | (_, UNKNOWN) => UNKNOWN,
         (a, b) => a.checked_add(b).unwrap_or(INFINITE),
     }) {
-        // If all inputs are read to their ends, the cardinality is the sum; if the first end or the selector's end
-        // stops the dataset, it is unknown.
+        // If all inputs are read to their ends, the cardinality is the sum; it is unknown if the dataset stops at the
+        // first end of an input or at the end of the selector.
         n if !stop_on_empty && selector.cardinality == INFINITE => n,
         _ => UNKNOWN,
     };

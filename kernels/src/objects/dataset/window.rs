@@ -115,14 +115,14 @@ pub(crate) fn window(input: Arc<Dataset>, windowing: Windowing) -> Result<Arc<Da
     })
 }
 
-/// Returns a tensor of a dataset of component `i` of the elements.
+/// Returns a variant of the dataset whose elements are `elements`, component `i` of each element of a window.
 fn elements_of(spec: &ElementSpec, i: usize, elements: Vec<Element>) -> Result<Tensor> {
     let of_component = ElementSpec { dtypes: vec![spec.dtypes[i]], shapes: vec![spec.shapes[i].clone()] };
     let held = elements.iter().flatten().cloned().collect::<Vec<_>>();
     DatasetVariant::tensor(Elements::dataset("Window", of_component, elements)?, &held)
 }
 
-/// Returns the dataset of windows; each window is one element with its elements stacked.
+/// Returns the dataset of windows; each window becomes one element by stacking its elements component by component.
 pub(crate) fn sliding_window(input: Arc<Dataset>, windowing: Windowing) -> Result<Arc<Dataset>> {
     windowing.check()?;
     let spec = batched(&input.spec, windowing.size as usize, windowing.drop_remainder);

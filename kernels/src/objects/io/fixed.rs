@@ -90,7 +90,7 @@ impl FixedReader {
         if self.left() < needed {
             self.buffer.drain(..self.start);
             self.start = 0;
-            // Reading a whole buffer beyond the needed bytes makes moving the bytes cheap per record.
+            // Reading far beyond the next record makes it rare that the unread bytes are moved to the front.
             let spare = needed - self.left();
             self.source.read(spare.saturating_add(READ_AHEAD), &mut self.buffer)?;
         }

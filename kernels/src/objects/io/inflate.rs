@@ -73,7 +73,7 @@ impl Inflater {
         self.read = self.output.len().min(self.read + count);
     }
 
-    /// Reads more of the file. Returns whether there was any.
+    /// Reads the next bytes of the file into `input`. Returns whether the file had more bytes.
     fn refill(&mut self) -> io::Result<bool> {
         if matches!(self.state, StreamPart::End) {
             return Ok(false);

@@ -24,7 +24,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// Returns the compression of this name in attributes and inputs of ops.
+    /// Returns the compression that an attribute or an input of an op names.
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown name.

@@ -48,7 +48,7 @@ fn enqueue(work: Work) -> Result<()> {
             Err(e) if state.threads == 0 => {
                 return Err(Error::new(Code::ResourceExhausted, format!("no thread for files: {e}")));
             }
-            // The threads that exist will run the work.
+            // No further thread can be started, so the existing threads run the work.
             Err(_) => {}
         }
     }
@@ -75,7 +75,7 @@ fn run() {
     }
 }
 
-/// A kernel's computation.
+/// The computation of a kernel that may block.
 type Compute = dyn Fn(&mut AsyncContext) -> Result<SmallVec<[Value; 4]>> + Send + Sync;
 
 /// Returns a kernel whose computation runs on a file thread, unless the step has been cancelled before.

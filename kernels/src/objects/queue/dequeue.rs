@@ -11,8 +11,8 @@ pub(super) struct DequeueAttempt {
     queue: String,
     requested: usize,
     up_to: bool,
-    /// Number of elements taken so far: all taken elements of the state or none, because only the first waiting
-    /// dequeue takes elements.
+    /// Number of elements that this dequeue has taken: the length of `taken_elements` for the first waiting dequeue,
+    /// and 0 for later ones.
     taken: usize,
 }
 
@@ -21,7 +21,7 @@ impl DequeueAttempt {
         DequeueAttempt { queue: String::new(), requested, up_to, taken: 0 }
     }
 
-    /// Returns the operation with the queue's name.
+    /// Returns the attempt with `queue` as the queue's name in messages.
     pub(super) fn with_queue(self, queue: String) -> DequeueAttempt {
         DequeueAttempt { queue, ..self }
     }

@@ -1,5 +1,5 @@
-//! Queues of tuples of tensors, bounded and shared by name; operations wait in order. The four kinds share this code
-//! and differ in the order of their elements.
+//! Queues of tuples of tensors, bounded and shared by name; waiting operations are served in the order of their
+//! arrival. The four kinds of queues share this code and differ in the order of their elements.
 
 mod dequeue;
 mod order;
@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-/// Lanes of waiting operations: enqueues and dequeues.
+/// Indices of the lists of waiting operations: enqueues and dequeues.
 const ENQUEUE: usize = 0;
 const DEQUEUE: usize = 1;
 
@@ -46,7 +46,7 @@ struct QueueContents {
 }
 
 impl QueueContents {
-    /// Returns the elements of an unfinished dequeue to the order.
+    /// Puts the elements that an unfinished dequeue has taken back into `order`.
     fn put_back_taken(&mut self) {
         while let Some(element) = self.taken_elements.pop() {
             self.order.put_back(element);

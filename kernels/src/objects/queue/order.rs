@@ -18,13 +18,13 @@ pub(super) trait Order: Send {
     /// Adds an element.
     fn push(&mut self, element: Element);
 
-    /// Returns the elements in the order in which they must be pushed to an empty order to give an equal one.
+    /// Returns the elements in a sequence that recreates this order when pushed to an empty one.
     fn elements(&self) -> Vec<Element>;
 
     /// Removes and returns the next element.
     fn pop(&mut self) -> Option<Element>;
 
-    /// Returns the element popped last to the order.
+    /// Puts back the element that was popped last.
     fn put_back(&mut self, element: Element) {
         self.push(element);
     }
@@ -118,7 +118,7 @@ impl Order for Shuffle {
 pub(super) struct Priority(Vec<(i64, Element)>);
 
 impl Priority {
-    /// Moves the element at `place` up to its position in the heap.
+    /// Moves the element at index `place` towards the root until its parent is not greater.
     fn rise(&mut self, mut place: usize) {
         while place > 0 {
             let parent = (place - 1) / 2;

@@ -20,7 +20,8 @@ impl Replicated for Queue {
     }
 
     fn state(&self, _extent: &Extent) -> Box<dyn ReplicaState> {
-        // A waiting dequeue ends with this process and would then return the elements it has taken.
+        // The copy includes the elements that a waiting dequeue has taken, because the dequeue fails if this process
+        // ends.
         let (elements, is_closed) = self.waiting.look(|state| {
             let elements = state.taken_elements.iter().cloned().chain(state.order.elements()).collect();
             (elements, state.is_closed)

@@ -166,7 +166,7 @@ impl QueueSpec {
         Ok(())
     }
 
-    /// Returns an empty order of the kind.
+    /// Returns an empty element order for this kind of queue.
     pub(super) fn new_order(&self) -> Box<dyn Order> {
         match self.kind {
             QueueKind::Fifo | QueueKind::Padding => Box::<Fifo>::default(),

@@ -42,7 +42,7 @@ pub(super) enum NextRecord {
 pub(super) type RecordsFn = Box<dyn FnMut() -> Result<NextRecord> + Send>;
 
 impl Format {
-    /// Returns the kind of reader for messages.
+    /// Returns the name of the kind of reader for messages.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Format::WholeFile => "WholeFileReader",

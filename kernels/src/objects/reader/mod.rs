@@ -138,7 +138,7 @@ impl ReadOperation {
         queue.dequeue(&step, Box::new(begin));
     }
 
-    /// Runs `work` on a file thread. If there is no thread or the work panics, everything is dropped, which unlocks
+    /// Runs `work` on a file thread. If there is no thread or `work` panics, the operation is dropped, which unlocks
     /// the reader and fails the node.
     fn run_on_file_thread(self, work: impl FnOnce(ReadOperation) + Send + 'static) {
         let _ = io::spawn(move || work(self));

@@ -71,7 +71,7 @@ impl Column {
         Ok(())
     }
 
-    /// Replaces the row at index `place` by row `row` of a tensor.
+    /// Replaces the row at `index` by row `row` of a tensor.
     pub(super) fn set(&mut self, index: usize, tensor: &Tensor, row: usize) -> Result<()> {
         with_elements!(self, tensor, |all, from, per| {
             all[index * per..(index + 1) * per].clone_from_slice(&from[row * per..(row + 1) * per]);
@@ -79,7 +79,7 @@ impl Column {
         Ok(())
     }
 
-    /// Removes the row at index `place` by moving the last row there.
+    /// Removes the row at `index` by moving the last row there.
     pub(super) fn swap_remove(&mut self, index: usize) {
         fn remove<T: Clone>(all: &mut Vec<T>, index: usize, per: usize) {
             let last = all.len().saturating_sub(per);
@@ -96,15 +96,15 @@ impl Column {
         }
     }
 
-    /// Returns whether the row at index `place` equals row `row` of a tensor.
+    /// Returns whether the row at `index` equals row `row` of a tensor.
     pub(super) fn is_same(&mut self, index: usize, tensor: &Tensor, row: usize) -> Result<bool> {
         Ok(with_elements!(self, tensor, |all, from, per| {
             all[index * per..(index + 1) * per] == from[row * per..(row + 1) * per]
         }))
     }
 
-    /// Returns the rows at the given indices. For a `None`, the row comes from `default`: its only row with
-    /// `one_for_all`, otherwise the row of the same number.
+    /// Returns the rows at the given indices. For an index `None`, the row comes from `default`: row 0 if
+    /// `one_for_all`, otherwise the row whose number is the position of the `None`.
     pub(super) fn gather(
         &self,
         row_indices: impl Iterator<Item = Option<usize>>,

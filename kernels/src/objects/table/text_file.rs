@@ -52,7 +52,7 @@ impl TextFile {
         Ok((keys.finish()?, values.finish()?))
     }
 
-    /// Appends the cell of a line at column `index`.
+    /// Appends the cell in column `index` of a line to `cells`.
     fn add(&self, cells: &mut CellValues, index: i64, line: &[u8], number: i64, path: &str) -> Result<()> {
         match index {
             LINE_NUMBER => {

@@ -153,7 +153,7 @@ pub(super) fn parse(
     let label = |i: usize| ExampleLabel::Row(i, names.get(i));
     let examples =
         messages.iter().enumerate().map(|(i, m)| label(i).example(m)).collect::<Result<Vec<_>>>()?;
-    // The values of all examples, and the number of values of each.
+    // Returns the values of a sparse or ragged feature in all examples, and the number of values of each example.
     let varying = |feature: &VaryingFeature| -> Result<(Tensor, Vec<usize>)> {
         let mut values = Values::new(feature.dtype);
         let mut counts = Vec::with_capacity(examples.len());
@@ -227,7 +227,7 @@ fn dense_batch<'a>(
     Ok(values.into_tensor(Shape::new(&shape)?)?)
 }
 
-/// The outputs by kind, each in the order of its features.
+/// The outputs by kind of feature, each list in the order of the features.
 #[derive(Default)]
 struct Outputs {
     sparse_indices: Vec<Tensor>,

@@ -33,7 +33,7 @@ pub enum Pairing {
     Bias,
 }
 
-/// The origin of an operand.
+/// The source of an operand: an input or an earlier op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// An input of the fused node.
@@ -42,7 +42,7 @@ pub enum Source {
     Value(usize),
 }
 
-/// The ops of a chain in the order of their computation; the last one's value is the result. `F` is the device's
+/// The ops of a chain in the order of their computation; the last op computes the result. `F` is the device's
 /// representation of an op.
 #[derive(Debug)]
 pub struct Chain<F> {
@@ -57,7 +57,7 @@ pub struct Chain<F> {
 #[derive(Debug)]
 pub struct ChainOp<F> {
     pub function: F,
-    /// One operand, or two if the op is an [`Arity::Zip`].
+    /// The sources of the operand or, if the op is an [`Arity::Zip`], of both operands.
     pub operands: SmallVec<[Source; 2]>,
     arity: Arity,
     unfused: UnfusedOp,
@@ -107,19 +107,19 @@ impl<F> Chain<F> {
         Ok(Chain { ops, inputs, takes_equal_shapes })
     }
 
-    /// Returns the shapes of the inputs; `None` if one of them is no tensor.
+    /// Returns the shapes of the inputs; `None` if an input is not a tensor.
     pub fn input_shapes<'c>(&self, ctx: &'c KernelContext<'_>) -> Option<SmallVec<[&'c Shape; 8]>> {
         (0..self.inputs).map(|i| ctx.shape(i).ok()).collect()
     }
 
-    /// Returns whether all inputs have one shape, which is then also the shape of every value. There must be an
+    /// Returns whether all inputs have the same shape and every op's value has this shape too; false if there is no
     /// input.
     pub fn has_one_shape(&self, input_shapes: &[&Shape]) -> bool {
         self.takes_equal_shapes
             && input_shapes.split_first().is_some_and(|(x, others)| others.iter().all(|y| y == x))
     }
 
-    /// Returns the shape of each op's value; `None` if an op does not accept its operands' shapes.
+    /// Returns the shape of each op's result; `None` if an op does not accept its operands' shapes.
     pub fn shapes(&self, input_shapes: &[&Shape]) -> Option<SmallVec<[Shape; 16]>> {
         let mut shapes: SmallVec<[Shape; 16]> = SmallVec::new();
         for op in &self.ops {
@@ -181,7 +181,7 @@ fn paired(pairing: Pairing, x: &Shape, y: &Shape) -> Option<Shape> {
     }
 }
 
-/// An op as the node it was before fusion. Its kernel is made when the op first runs, which is rarely needed.
+/// An op as the node before fusion. The node's kernel is made at its first run, because the unfused node is rarely run.
 struct UnfusedOp {
     node: Node,
     def: &'static KernelDef,

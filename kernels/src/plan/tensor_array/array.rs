@@ -74,8 +74,9 @@ impl TensorArray {
         })
     }
 
-    /// Returns a new array for this array's gradients. It has the current length of this array, which cannot grow
-    /// afterwards. Elements that were written here become zeros there, of their shape prefixed by `prefix`.
+    /// Returns a new array for the gradients of this array, with the current length of this array, which can then no
+    /// longer grow. For each element written in this array, the new array has zeros of the element's shape with
+    /// `prefix` before it.
     pub(super) fn gradient(&self, name: String, prefix: Option<&[usize]>) -> Result<TensorArray> {
         let mut forward = self.open()?;
         forward.is_dynamic = false;
@@ -230,7 +231,7 @@ impl TensorArray {
     }
 }
 
-/// Extends the elements to `size` with unwritten elements.
+/// Extends `elements` to length `size` with unwritten elements.
 fn grow(elements: &mut Vec<ArrayElement>, size: usize) -> Result<()> {
     let bytes = size as u128 * size_of::<ArrayElement>() as u128;
     let refused = || {

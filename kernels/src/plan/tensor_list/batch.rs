@@ -1,4 +1,4 @@
-//! Kernels of tensors of lists, and arithmetic on lists, elementwise.
+//! Kernels of tensors whose elements are lists, and elementwise arithmetic on lists.
 
 use crate::objects::memory::Memory;
 use crate::plan::tensor_list::{check_appended, check_dtype, element_dtype, join};
@@ -41,7 +41,7 @@ pub fn concat_lists<T: ListElement>(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel that appends to each list the corresponding row of input 1.
+/// `TensorListPushBackBatch`: makes the kernel that appends to each list in input 0 the row of input 1 at its position.
 pub fn push_back_batch<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
@@ -78,7 +78,8 @@ pub fn zeros_like<T: ListElement>(memory: impl Memory) -> Result<Kernel> {
     })
 }
 
-/// Returns the zeros of a tensor of variants. The recursion is as deep as variants may nest, which is limited.
+/// Returns a tensor of variants in which every tensor is replaced by zeros. The recursion is as deep as variants nest,
+/// which is limited.
 fn zeros_of_all<T: ListElement>(
     ctx: &KernelContext<'_>,
     memory: &impl Memory,
@@ -103,7 +104,7 @@ fn zeros_of<T: ListElement>(
         })
     };
     if let Some(list) = variant.get::<TensorList<T>>() {
-        // A list of zeros has no limit on its length.
+        // The list of zeros has no maximum length.
         let mut zeros = list.map(zeros)?;
         zeros.max_num_elements = -1;
         return Ok(Variant::new(zeros));

@@ -1,4 +1,4 @@
-//! Conversion between lists and tensors of all their elements, stacked or concatenated.
+//! Conversion between a list and a tensor that has the list's elements, stacked or concatenated.
 
 use crate::objects::memory::Memory;
 use crate::plan::tensor_list::{
@@ -9,7 +9,7 @@ use device::value::ListElement;
 use device::{Error, Result, invalid};
 use graph::{Code, DType, PartialShape, Shape, Tensor, TensorList};
 
-/// Returns the rows of input `i`.
+/// Returns the rows of input `i`, cut along its first axis.
 pub(super) fn rows<T: ListElement>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,
@@ -149,7 +149,7 @@ pub fn gather<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Res
     })
 }
 
-/// Returns the rows of input `tensor`, each with its index in the list.
+/// Returns the rows of input `tensor`, each with its index in a list, given by input `indices`.
 fn indexed<T: ListElement>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,
@@ -305,7 +305,7 @@ pub fn concat_v2<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> 
     })
 }
 
-/// Concatenates the elements; `leading` has the first dimension of uninitialized elements.
+/// Concatenates the elements of the list in input 0; `leading` has the first dimensions of uninitialized elements.
 fn concat_elements<T: ListElement>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,
