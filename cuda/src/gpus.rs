@@ -1,4 +1,4 @@
-//! The machine's GPUs: the devices that they are for a task, and the libraries that they need.
+//! The machine's GPUs as devices of a task, and the state of the NVIDIA libraries that they need.
 
 use crate::engine::{self, Gpu, library, pick};
 use device::gpu_options::{GpuOptions, GpuSelection, LibraryReport};
@@ -33,7 +33,8 @@ pub fn find_gpus(visible: &GpuSelection) -> Result<Vec<String>> {
     Ok((0..).zip(pick(visible)?).map(describe).collect())
 }
 
-/// Looks for each library that GPUs need.
+/// Returns a report on each NVIDIA library that GPUs need: its file and version, or the reason why it is
+/// missing.
 pub fn libraries() -> Vec<LibraryReport> {
     library::ALL.iter().map(|library| library.report()).collect()
 }

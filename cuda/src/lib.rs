@@ -1,4 +1,4 @@
-//! GPUs of NVIDIA: the engine that enqueues work, and the kernels that it runs.
+//! NVIDIA GPUs: the engine that manages a GPU's streams and memory, and the kernels of ops.
 
 pub mod engine;
 pub mod gpus;

@@ -29,9 +29,9 @@ struct ArenaState {
     /// Allocations that later kernels of the graph may reuse, because a graph runs in the order in which it was
     /// captured.
     idle: Vec<Address>,
-    /// The stand-ins of variables' values; see [`Snapshot`].
+    /// The variable values for which the captured kernels get a stand-in block.
     snapshots: Vec<Snapshot>,
-    /// True once the capture has ended.
+    /// True once the capture has ended: allocations are then no longer reused.
     is_closed: bool,
 }
 
@@ -39,10 +39,10 @@ struct ArenaState {
 /// reference to the value, so the graph is captured with a stand-in block that has its own reference count.
 #[derive(Debug)]
 struct Snapshot {
-    /// The block of the same address that the captured kernels get in place of the value.
+    /// The identity of the block that holds the variable's value.
     of: BlockId,
     alias: Arc<dyn DeviceMemory>,
-    /// The number of inputs that are this value.
+    /// The number of the segment's inputs that hold this value.
     inputs: usize,
 }
 
@@ -52,7 +52,7 @@ impl Arena {
         Arc::new(Arena { engine, holder, state: Mutex::default() })
     }
 
-    /// Returns the GPU whose memory this is.
+    /// Returns the GPU to which the arena's memory belongs.
     pub(super) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
@@ -104,7 +104,8 @@ impl Arena {
         }
     }
 
-    /// Returns the stand-in for an input that is the value of a variable that the graph changes.
+    /// Returns the tensor that captured kernels get in place of `input`, the value of a variable that the graph
+    /// changes: the same memory with a reference count of its own.
     ///
     /// # Errors
     /// The driver's.
@@ -125,8 +126,8 @@ impl Arena {
     }
 
     /// Returns whether the kernel being captured may change a variable's value, because no other tensor shares
-    /// the memory. The segment's inputs and their stand-ins stay alive until the capture ends, so these
-    /// references are expected and not counted as other holders.
+    /// the memory. The segment's inputs and their stand-ins stay alive until the capture ends, so the
+    /// references of the inputs and stand-ins are not counted as other tensors.
     pub(super) fn may_change(&self, value: &DeviceTensor) -> Result<bool> {
         let id = block(value)?.id();
         let state = self.state.lock();
@@ -139,7 +140,7 @@ impl Arena {
         })
     }
 
-    /// Ends reuse of the memory when the capture is complete.
+    /// Ends the reuse of idle allocations when the capture is complete.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
     }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arguments {
     words: SmallVec<[u64; 24]>,
-    /// The index in `words` of each argument's first word.
+    /// The index in the list of words at which each argument begins.
     starts: SmallVec<[u32; 12]>,
 }
 
@@ -18,7 +18,7 @@ impl Arguments {
         Arguments::default()
     }
 
-    /// Appends one argument of the given words.
+    /// Appends one argument, given as its 64-bit words.
     fn push(mut self, words: impl IntoIterator<Item = u64>) -> Arguments {
         self.starts.push(self.words.len() as u32);
         self.words.extend(words);
@@ -45,7 +45,7 @@ impl Arguments {
         self.push([value.to_bits()])
     }
 
-    /// Appends a flag, as a `long long` of 0 or 1.
+    /// Appends a boolean, as a `long long` of 0 or 1.
     pub fn flag(self, value: bool) -> Arguments {
         self.push([u64::from(value)])
     }

@@ -1,4 +1,5 @@
-//! The device that captures its kernels' work into a CUDA graph, and the resulting graph.
+//! [`CaptureDevice`], a device that captures the work of its kernels into a CUDA graph, and [`Graph`], the
+//! captured graph.
 
 use super::arena::Arena;
 use super::driver::{GraphId, StreamId};
@@ -20,7 +21,7 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Captures the kernels that `run` enqueues on the device that it is passed.
+    /// Captures the kernels that `run` enqueues on the device that `run` gets as its argument.
     ///
     /// # Errors
     /// Those of `run`, and the driver's; `FailedPrecondition` if graphs are turned off. No kernel has run in
@@ -58,7 +59,7 @@ impl Drop for Graph {
     }
 }
 
-/// An open capture, ended on drop so that an error cannot leave the stream in capture mode.
+/// A guard that ends the capture on drop, so that an error cannot leave the CUDA stream in capture mode.
 struct Open<'a> {
     arena: &'a Arc<Arena>,
     stream: StreamId,
@@ -95,12 +96,12 @@ pub(super) struct CaptureDevice {
     capture: Capture,
 }
 
-/// The stream that captures, and the memory that captured kernels use.
+/// An open capture: the CUDA stream that captures, and the memory that captured kernels use.
 #[derive(Debug)]
 pub(super) struct Capture {
     pub(super) arena: Arc<Arena>,
     pub(super) stream: StreamId,
-    /// A launch that is held back, because the next kernel may be batched into it.
+    /// Launches of one kernel that are held back, because the next launch may be added to the batch.
     pub(super) pending: Mutex<Option<PieceBatch>>,
 }
 

@@ -18,38 +18,38 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct CapturedSegment {
     graph: Graph,
-    /// The name under which allocations are reported in error messages.
+    /// The name of the graph in out-of-memory messages.
     name: Arc<str>,
     inputs: Vec<InputLocation>,
     outputs: Vec<OutputSource>,
     output_memory: Vec<OutputMemory>,
 }
 
-/// The location where the graph reads an input.
+/// The memory from which the graph reads one input of the segment.
 #[derive(Debug)]
 enum InputLocation {
     /// Memory in the graph's arena, into which the input is copied before each launch.
     Copied(DeviceTensor),
     /// The input's own memory, which was the same block in the run before the capture: no copy is needed.
     InPlace(BlockId),
-    /// The memory of a variable's value.
+    /// The memory of the value of the variable that the input refers to.
     Variable { id: BlockId, dtype: DType, shape: Shape },
-    /// A host value that is fixed in the graph; other values have a graph of their own.
+    /// A value in host memory that is fixed in the graph: a run with another value needs another graph.
     Constant,
 }
 
-/// The source of an output's value after a launch.
+/// The place from which an output's value is taken after a launch.
 #[derive(Debug)]
 enum OutputSource {
     /// Memory that the graph writes, by its index in `CapturedSegment::output_memory`.
     GraphMemory { number: usize, dtype: DType, shape: Shape },
-    /// The memory of an input, with a dtype and shape of its own.
+    /// The memory of the input of this index, seen as a tensor of this dtype and shape.
     Input { input: usize, dtype: DType, shape: Shape },
-    /// The variable reference that is the input of this index.
+    /// The variable reference that the segment gets as the input of this index.
     Reference { input: usize },
     /// The value, after the launch, of the variable that an input refers to.
     VariableValue { input: usize, dtype: DType, shape: Shape },
-    /// A constant, the same in each run.
+    /// A value that is the same in each run.
     Constant(Value),
 }
 
@@ -73,8 +73,8 @@ pub(super) enum ReplayOutcome {
 }
 
 impl CapturedSegment {
-    /// Captures the kernels that `walk` enqueues for these inputs. Inputs that are marked in `unmoved` are in the
-    /// same memory as in the run before. The capture runs no kernel.
+    /// Captures the kernels that `walk` enqueues for `inputs`; `unmoved[i]` is set if input `i` is in the same
+    /// memory as in the run before. The capture runs no kernel.
     ///
     /// # Errors
     /// Those of `walk`, and the driver's; `ResourceExhausted`.
@@ -89,7 +89,7 @@ impl CapturedSegment {
     ) -> Result<CapturedSegment> {
         let arena = Arena::new(engine.clone(), name.clone());
         let mut locations = Vec::with_capacity(inputs.len());
-        // The values that the kernels get in place of the inputs.
+        // The values that the captured kernels get in place of the segment's inputs.
         let mut captured_inputs = Vec::with_capacity(inputs.len());
         {
             let values = variables.lock();
@@ -125,7 +125,8 @@ impl CapturedSegment {
         Ok(captured)
     }
 
-    /// Returns the source of an output, from the value that the capture returned for it.
+    /// Returns the place from which an output is taken after a launch; `value` is the output that the captured
+    /// kernels returned.
     fn output_source(&mut self, value: Value, captured_inputs: &[Value]) -> Result<OutputSource> {
         let DeviceTensor { dtype, shape, memory } = match value {
             Value::Device(tensor) if !tensor.memory.is_empty() => tensor,
@@ -165,8 +166,8 @@ impl CapturedSegment {
         Ok(OutputSource::GraphMemory { number, dtype, shape })
     }
 
-    /// Launches the graph for these inputs, whose shapes are those of the capture, if its memory is free and
-    /// unmoved.
+    /// Launches the graph for `inputs`, which have the shapes of the captured inputs, unless an earlier output
+    /// or the memory of an input prevents it; see [`ReplayOutcome`].
     ///
     /// # Errors
     /// The driver's; `ResourceExhausted` for the copy of an output.
@@ -208,14 +209,16 @@ impl CapturedSegment {
         Ok(ReplayOutcome::Done(self.outputs.iter().map(output_value).collect::<Result<_>>()?))
     }
 
-    /// Returns the number of copies per run, of inputs and outputs.
+    /// Returns the number of tensors, inputs and outputs, that each launch copies into or out of the graph's
+    /// memory.
     pub(super) fn copies(&self) -> usize {
         let copied_in =
             self.inputs.iter().filter(|location| matches!(location, InputLocation::Copied(_))).count();
         copied_in + self.output_memory.iter().filter(|output| output.is_copied).count()
     }
 
-    /// Returns whether each input and variable is in the memory that the graph reads.
+    /// Returns whether all inputs and variables that the graph reads in place are in the same memory as during
+    /// the capture.
     fn has_unmoved_inputs(
         &self,
         inputs: &[Value],
@@ -245,8 +248,8 @@ impl CapturedSegment {
         Ok(true)
     }
 
-    /// Returns whether all outputs of the last launch are dropped. An output that is still held is copied out
-    /// from then on, because its holder will probably keep it again in later runs.
+    /// Returns whether all outputs of the last launch are dropped. Marks outputs that are still held to be
+    /// copied out after later launches, because the holder will probably keep them in later runs too.
     fn try_reclaim_outputs(&mut self) -> bool {
         let mut are_free = true;
         for output in &mut self.output_memory {
@@ -267,7 +270,7 @@ impl CapturedSegment {
         variables: &SegmentVariables,
         values: &LockedValues<'_>,
     ) -> Result<Value> {
-        let missing = || Error::internal("a captured graph gives what it was not given");
+        let missing = || Error::internal("an output of a captured graph is an input that it did not receive");
         Ok(match output {
             OutputSource::GraphMemory { number, dtype, shape } => {
                 let OutputMemory { memory, is_copied } = &self.output_memory[*number];
@@ -298,15 +301,15 @@ impl CapturedSegment {
     }
 }
 
-/// Returns the location of a variable's value.
+/// Returns the memory from which the graph reads a variable's value.
 fn variable_location(value: Option<&DeviceTensor>) -> Result<InputLocation> {
-    let value = value.ok_or_else(|| unsupported_output("what it makes of a variable without a value"))?;
+    let value = value.ok_or_else(|| unsupported_output("an output made from a variable without a value"))?;
     Ok(InputLocation::Variable { id: block(value)?.id(), dtype: value.dtype, shape: value.shape.clone() })
 }
 
-/// Chooses the location of an input, and returns it with the value that the capture uses for that input. Memory
-/// of another graph and the value of a variable that this graph changes are used in place; other inputs are
-/// copied unless `is_unmoved`.
+/// Chooses the memory from which the graph reads an input, and returns it with the value that captured kernels
+/// get for that input. Memory of another graph and the value of a variable that this graph changes are used in
+/// place; other inputs are copied unless `is_unmoved`.
 fn input_location(
     arena: &Arc<Arena>,
     input: &DeviceTensor,
@@ -324,7 +327,7 @@ fn input_location(
     })
 }
 
-/// The error for an output that a captured graph cannot return.
+/// Returns the error for an output that a captured graph cannot return.
 fn unsupported_output(description: &str) -> Error {
     Error::new(graph::Code::FailedPrecondition, format!("a captured graph cannot give {description}"))
 }

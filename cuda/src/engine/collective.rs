@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 #[derive(Default)]
 pub(crate) struct Collective {
     barrier: Mutex<CollectiveBarrier<CollectiveInput>>,
-    /// Set once the step's cancellation is registered to fail the barrier.
+    /// Set once the barrier is registered to fail when the step is cancelled.
     watch: OnceLock<()>,
 }
 
@@ -52,8 +52,8 @@ impl Collective {
         }
     }
 
-    /// Registers the step's cancellation before any participant waits: in a step that has ended the barrier
-    /// fails at once.
+    /// Makes the barrier fail when the step is cancelled; if the step has ended already, the barrier fails at
+    /// once. Called before any participant waits.
     fn watch(self: &Arc<Self>, step: &Cancellation) {
         self.watch.get_or_init(|| {
             let collective = Arc::downgrade(self);
@@ -81,14 +81,14 @@ impl fmt::Debug for CollectiveInput {
     }
 }
 
-/// Completes each participant with the error.
+/// Completes the kernel of each participant with the error.
 fn fail(participants: Vec<Participant<CollectiveInput>>, error: &Error) {
     for participant in participants {
         (participant.input.done)(Err(error.clone()));
     }
 }
 
-/// Enqueues the reduction and completes each participant with its result.
+/// Enqueues the reduction and completes the kernel of each participant with the reduced tensor.
 fn finish(reduction: Reduction, participants: Vec<Participant<CollectiveInput>>) {
     match all_reduce(reduction, &participants) {
         Ok(results) => {
@@ -108,7 +108,7 @@ fn all_reduce(
 ) -> Result<Vec<DeviceTensor>> {
     let Some(first) = participants.first() else { return Ok(Vec::new()) };
     let (dtype, count) = (first.input.tensor.dtype, first.input.tensor.shape.num_elements());
-    // A tensor of a single participant, or without elements, is its own reduction.
+    // The result for a single participant, or for tensors without elements, is the input.
     if participants.len() == 1 || count == 0 {
         return Ok(participants.iter().map(|participant| participant.input.tensor.clone()).collect());
     }
@@ -147,8 +147,8 @@ impl<'a> ResultMemory<'a> {
         Ok(ResultMemory { participant, address, is_kept: false })
     }
 
-    /// Returns the result, which is complete at an event of the collective stream, and marks the input as read
-    /// until that event.
+    /// Returns the result as a tensor that is complete at an event of the collective stream, and records that
+    /// the input is read until that event.
     fn into_tensor(mut self) -> Result<DeviceTensor> {
         let CollectiveInput { engine, tensor, .. } = &self.participant.input;
         let mark = engine.streams().mark(Stream::Collective)?;

@@ -1,5 +1,5 @@
-//! The barrier of a collective: which participants have joined, which agree, and how the barrier ends. The GPU
-//! work is in `collective`.
+//! The barrier of a collective: it waits until all participants have joined, and fails if they do not agree on
+//! the operation, dtype and shape. The GPU work is in `collective`.
 
 use super::driver::Reduction;
 use device::Error;
@@ -15,7 +15,7 @@ pub(crate) struct CollectiveSignature {
     pub(crate) shape: Shape,
 }
 
-/// One participant of a collective: the device, the node, and its part of the collective.
+/// One participant of a collective: its device, its node, and its input.
 #[derive(Debug)]
 pub(crate) struct Participant<P> {
     pub(crate) device: DeviceName,
@@ -37,9 +37,9 @@ pub(crate) struct CollectiveBarrier<P> {
 pub(crate) enum Arrival<P> {
     /// More participants have to join.
     Waits,
-    /// All participants, in the order of their devices.
+    /// All participants have joined; they are sorted by device.
     Complete(Vec<Participant<P>>),
-    /// The barrier has failed, with these participants to be completed with the error.
+    /// The barrier has failed, and the caller completes these participants with the error.
     Failed(Error, Vec<Participant<P>>),
 }
 
@@ -50,7 +50,7 @@ impl<P> Default for CollectiveBarrier<P> {
 }
 
 impl<P> CollectiveBarrier<P> {
-    /// Adds a participant.
+    /// Adds a participant, and returns whether the collective is complete, waits or has failed.
     pub(crate) fn arrive(
         &mut self,
         signature: CollectiveSignature,
@@ -74,13 +74,14 @@ impl<P> CollectiveBarrier<P> {
         Arrival::Complete(all)
     }
 
-    /// Fails the barrier for good, and returns the participants that wait.
+    /// Fails the barrier for good, and returns the participants that were waiting.
     pub(crate) fn fail(&mut self, reason: Error) -> Vec<Participant<P>> {
         self.failure.get_or_insert(reason);
         std::mem::take(&mut self.arrived)
     }
 
-    /// Returns the error if a participant cannot join those present.
+    /// Returns the error if a participant does not agree with the signature of the round, or its device has
+    /// joined already.
     fn mismatch(&self, signature: &CollectiveSignature, participant: &Participant<P>) -> Option<Error> {
         let Participant { device, node, .. } = participant;
         if let Some(twin) = self.arrived.iter().find(|arrived| arrived.device == *device) {

@@ -5,7 +5,7 @@ use device::Result;
 /// A copy path between two GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyPath {
-    /// Both are the same GPU: the tensor is not copied.
+    /// No copy, because source and target are the same GPU.
     SameGpu,
     /// A direct copy from one GPU's memory to the other's.
     Peer,
@@ -14,7 +14,8 @@ pub(super) enum CopyPath {
 }
 
 impl CopyPath {
-    /// Chooses the path. `has_peer_access` returns whether the GPUs have peer access; an error counts as no.
+    /// Chooses the copy path between two GPUs. `has_peer_access` returns whether the GPUs have peer access; an
+    /// error counts as no.
     pub(super) fn choose(is_same: bool, has_peer_access: impl FnOnce() -> Result<bool>) -> CopyPath {
         match is_same {
             true => CopyPath::SameGpu,

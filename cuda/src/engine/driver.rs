@@ -46,10 +46,10 @@ pub struct IpcMemory {
 
 /// The launch dimensions of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-/// Number of blocks.
 pub struct Grid {
-    /// Number of threads in a block.
+    /// Number of thread blocks.
     pub blocks: u32,
+    /// Number of threads in a block.
     pub threads: u32,
     /// Bytes of dynamic shared memory per block.
     pub shared: u32,
@@ -71,7 +71,7 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// Destroys an event.
     fn destroy_event(&self, event: EventId);
 
-    /// Records the event behind the work enqueued in the stream so far.
+    /// Records the event after the work enqueued in the stream so far.
     fn record(&self, event: EventId, stream: StreamId) -> Result<()>;
 
     /// Makes work that is enqueued in the stream after this call wait for the event.
@@ -100,7 +100,7 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// `Unimplemented` if the GPU cannot share memory by file descriptor, or not in this granularity.
     fn share(&self, bytes: usize) -> Result<Option<IpcMemory>>;
 
-    /// Maps memory of at least `bytes` that another process shares. May block.
+    /// Maps memory of at least `bytes` bytes that another process shares, and returns its address. May block.
     fn map(&self, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Address>;
 
     /// Unmaps memory from [`Driver::share`] or [`Driver::map`], which no stream uses. The memory stays
@@ -141,11 +141,12 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
         stream: StreamId,
     ) -> Result<()>;
 
-    /// Enqueues one part of an all-reduce on each of several distinct GPUs, this one included. Collectives must
-    /// be enqueued in the same order on all GPUs, because each part waits for the others.
+    /// Enqueues an all-reduce over several distinct GPUs, one part on each. This GPU must be among them.
+    /// Collectives must be enqueued in the same order on all GPUs, because each part waits for the parts on the
+    /// other GPUs.
     fn all_reduce(&self, operation: &AllReduce, parts: &[AllReducePart<'_>]) -> Result<()>;
 
-    /// Enqueues setting each byte of the memory to `byte`.
+    /// Enqueues work that sets `bytes` bytes of memory to `byte`.
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()>;
 
     /// Compiles a kernel and loads it. Blocks.
@@ -182,14 +183,15 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// either case.
     fn end_capture(&self, stream: StreamId) -> Result<GraphId>;
 
-    /// Enqueues a captured graph, with the addresses and numbers of the capture.
+    /// Enqueues a captured graph; its kernels get the addresses and scalar arguments that they were captured
+    /// with.
     fn launch_graph(&self, graph: GraphId, stream: StreamId) -> Result<()>;
 
-    /// Destroys a graph, which streams may still have to run.
+    /// Destroys a graph; launches that are already enqueued still run.
     fn destroy_graph(&self, graph: GraphId);
 }
 
-/// The operation that combines elements.
+/// The operation by which a collective combines elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
     Sum,
@@ -207,7 +209,7 @@ pub struct AllReduce {
     pub count: usize,
 }
 
-/// One GPU's part of a collective: its input, the memory for the result, and its stream.
+/// One GPU's share of a collective: its input, the memory for its result, and the CUDA stream.
 #[derive(Clone, Copy, Debug)]
 pub struct AllReducePart<'a> {
     pub driver: &'a dyn Driver,
@@ -216,7 +218,8 @@ pub struct AllReducePart<'a> {
     pub stream: StreamId,
 }
 
-/// A batch of `count` products `c = a b` of row-major matrices; a flipped factor is stored transposed.
+/// A batch of `count` matrix products `c = a b`; all matrices are row-major, and a factor may be stored
+/// transposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Product {
     pub dtype: DType,
@@ -228,22 +231,24 @@ pub struct Product {
     pub k: usize,
     /// Set for each of `a` and `b` that is stored transposed.
     pub flips: [bool; 2],
-    /// True if flipped complex factors are conjugated as well.
+    /// True if complex factors that are stored transposed are also conjugated.
     pub conjugates: bool,
     pub a: Address,
     pub b: Address,
     pub c: Address,
     /// Number of products in the batch.
     pub count: usize,
-    /// Elements from one matrix to the next of `a`, `b` and `c`; 0 uses the same matrix for the whole batch.
+    /// Distance in elements between consecutive matrices of the batch, for `a`, `b` and `c`; 0 uses one matrix
+    /// for the whole batch.
     pub steps: [usize; 3],
     /// True if float32 factors may be rounded to TF32.
     pub tf32: bool,
-    /// Steps applied to the product's elements before they are written.
+    /// Operations applied to the product's elements before they are written.
     pub epilogue: Option<Epilogue>,
 }
 
-/// Steps applied to a product's elements, in this order, before they are rounded and written.
+/// The operations that a library applies to a product's elements before they are rounded and written: first the
+/// bias, then `relu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epilogue {
     /// A vector of `n` elements of the product's dtype, added to each row.
@@ -252,7 +257,7 @@ pub struct Epilogue {
     pub relu: bool,
 }
 
-/// The tensor that a convolution computes.
+/// The tensor that a convolution op computes from the other two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// The output.
@@ -274,9 +279,9 @@ pub struct Convolution {
     pub output: Image,
     /// Padding before the first row and before the first column.
     pub padding: [usize; 2],
-    /// Strides of the window, by rows and columns.
+    /// Strides of the window along rows and along columns.
     pub strides: [usize; 2],
-    /// Dilation of the filter, by rows and columns.
+    /// Dilation of the filter along rows and along columns.
     pub dilations: [usize; 2],
     /// Number of groups into which the channels are divided.
     pub groups: usize,
@@ -296,18 +301,20 @@ pub struct Image {
 /// The sizes in bytes of a library call's workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkspaceBytes {
-    /// With this size the fastest algorithm can run, found by timing or expected to be it.
+    /// Size with which the fastest algorithm can run; the fastest is found by timing, or else predicted by the
+    /// library.
     pub preferred: usize,
-    /// With less than this no algorithm can run.
+    /// Size below which no algorithm can run.
     pub minimum: usize,
 }
 
-/// The addresses of a convolution's tensors; the tensor that its direction computes is written.
+/// The addresses of a convolution's tensors and workspace. The convolution writes the tensor that its direction
+/// names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvolutionMemory {
     pub input: Address,
     pub filter: Address,
     pub output: Address,
-    /// Address and bytes.
+    /// Address and size in bytes of the workspace.
     pub workspace: Option<(Address, usize)>,
 }

@@ -28,17 +28,17 @@ pub struct Engine {
     pool: Pool,
     pinned: Arc<PinnedPool>,
     programs: Programs,
-    /// Waits for copies to the GPU.
+    /// The thread that waits for copies to the GPU.
     upload_waiter: WaiterThread,
-    /// Waits for copies to the host.
+    /// The thread that waits for copies to the host.
     download_waiter: WaiterThread,
-    /// Waits for copies into IPC buffers, and unmaps the buffers of other processes.
+    /// The thread that waits for copies into IPC buffers, and unmaps the buffers of other processes.
     peer_waiter: WaiterThread,
-    /// Copies tensors out of other processes' IPC buffers.
+    /// The thread that copies tensors out of other processes' IPC buffers.
     borrow_waiter: WaiterThread,
     tf32: bool,
     poison: bool,
-    /// The stream for captures, locked during each; `None` if graphs are turned off.
+    /// The CUDA stream for captures, locked during a capture; `None` if CUDA graphs are turned off.
     capture_stream: Option<Mutex<StreamId>>,
 }
 
@@ -98,7 +98,7 @@ impl Engine {
         &self.pool
     }
 
-    /// Returns the bytes of the GPU's memory in use.
+    /// Returns the number of bytes of the GPU's memory that are in use.
     pub fn used(&self) -> u64 {
         self.pool.used()
     }
@@ -146,7 +146,7 @@ impl Engine {
         self.poison
     }
 
-    /// Locks the capture stream for one segment; returns `None` if graphs are turned off.
+    /// Locks the CUDA stream for captures; returns `None` if CUDA graphs are turned off.
     pub(super) fn capture_stream(&self) -> Option<MutexGuard<'_, StreamId>> {
         self.capture_stream.as_ref().map(Mutex::lock)
     }
@@ -193,7 +193,8 @@ impl Engine {
         }
     }
 
-    /// Enqueues the copy of a tensor in pinned memory, and holds the tensor until the copy has ended.
+    /// Enqueues the copy of a tensor that is in pinned memory to the GPU, and holds the tensor until the copy
+    /// has ended.
     fn copy_in_place(&self, to: Address, tensor: &Tensor, bytes: &[u8]) -> Result<Arc<Mark>> {
         let from = PinnedMemory { address: bytes.as_ptr() as usize, len: bytes.len() };
         self.driver.copy_in(to, from, bytes.len(), self.streams.id(Stream::In))?;
@@ -202,8 +203,8 @@ impl Engine {
         Ok(mark)
     }
 
-    /// Enqueues copies of one or more bytes through pinned memory, in chunks: while one chunk goes over the bus
-    /// the next is copied into pinned memory.
+    /// Enqueues the copy of `bytes`, which are not empty, through pinned memory to the GPU, in chunks: while
+    /// one chunk goes over the bus, the next is copied into pinned memory.
     fn copy_in(&self, to: Address, bytes: &[u8]) -> Result<Arc<Mark>> {
         let mut in_flight: VecDeque<(Arc<Mark>, PinnedBuffer)> = VecDeque::new();
         let mut enqueue = |number: usize, chunk: &[u8]| -> Result<Arc<Mark>> {
@@ -276,9 +277,8 @@ impl Engine {
             };
             Ok((pinned, mark))
         });
-        // An IPC buffer, here or of another process, is held until the copy has ended. Other memory is dropped
-        // here and freed behind the copy in stream order, so `done` runs after the device tensor has been
-        // released.
+        // An IPC buffer, of this or of another process, is held until the copy has ended. Other memory is
+        // released before `done` runs, because the driver frees it in stream order after the copy.
         let is_ipc_buffer = BorrowedMemory::of(&*memory).is_some() || memory.shared_block().is_some();
         let lent = is_ipc_buffer.then_some(memory);
         match started {
@@ -299,16 +299,17 @@ impl Engine {
     }
 }
 
-/// Bytes of an upload that are copied at a time into pinned memory and from there to the GPU.
+/// Size in bytes of the chunks in which an upload is copied into pinned memory and from there to the GPU.
 const UPLOAD_CHUNK: usize = 8 << 20;
 
-/// Number of upload chunks in flight before the first one is waited for.
+/// Largest number of upload chunks that are in flight at a time.
 const MAX_CHUNKS_IN_FLIGHT: usize = 6;
 
-/// Least bytes of a host copy that are worth a thread of their own.
+/// Number of bytes that each thread copies in a parallel host copy.
 const COPY_CHUNK: usize = 512 << 10;
 
-/// Copies bytes, in parallel if there are many, because one thread is slower than the bus.
+/// Copies bytes within host memory, with several threads if there are many bytes, because one thread is slower
+/// than the bus.
 fn copy(to: &mut [u8], from: &[u8]) {
     if to.len() < 2 * COPY_CHUNK {
         return to.copy_from_slice(from);
@@ -326,13 +327,13 @@ pub(crate) fn block(tensor: &DeviceTensor) -> Result<&Block> {
     block_of(&tensor.memory)
 }
 
-/// Returns the block that a device memory is; see [`block`].
+/// Returns the GPU memory block behind a [`DeviceMemory`](device::DeviceMemory) object; see [`block`].
 pub(super) fn block_of(memory: &Arc<dyn device::DeviceMemory>) -> Result<&Block> {
     let any: &dyn Any = &**memory;
     any.downcast_ref().ok_or_else(|| Error::internal(format!("{memory:?} is no memory of a GPU")))
 }
 
-/// Returns the bytes of a tensor of this dtype and shape.
+/// Returns the size in bytes of a tensor of this dtype and shape.
 pub(super) fn bytes_of(dtype: DType, shape: &Shape) -> Result<usize> {
     let size = dtype.size().ok_or_else(|| {
         Error::unimplemented(format!("elements of type {dtype} are not for a GPU's memory"))

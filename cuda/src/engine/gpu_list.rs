@@ -29,7 +29,7 @@ impl Gpu {
     }
 }
 
-/// Returns the machine's GPUs, looked up once.
+/// Returns the machine's GPUs; the driver is asked only once per process.
 ///
 /// # Errors
 /// `Unavailable` with the reason why there are none.

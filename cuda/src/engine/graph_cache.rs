@@ -1,23 +1,25 @@
 //! The cache of a segment's CUDA graphs, and the decision whether a run captures, replays or runs kernel by
 //! kernel. The module has no GPU code.
 
-/// Runs with the same inputs before a capture. After the first runs, kernels are loaded and algorithms chosen;
-/// and inputs that occur once are not worth a capture.
+/// Number of runs with inputs of one signature before the segment is captured: the first runs load kernels and
+/// choose algorithms, and inputs that occur only once are not worth a capture.
 const RUNS_BEFORE_CAPTURE: u32 = 2;
 
-/// Limits of the input signatures that are remembered and of the graphs that are cached; the least recently
-/// used is evicted.
+/// Largest number of input signatures in the cache, and of graphs; the least recently used signature or graph
+/// is evicted.
 const MAX_SIGNATURES: usize = 16;
 const MAX_GRAPHS: usize = 4;
 
-/// Misses in a row after which a graph is evicted, so that another can be captured.
+/// Number of runs in a row in which a graph's inputs have moved, after which the graph is evicted, so that
+/// another can be captured.
 const MAX_MISSES: u32 = 3;
 
-/// Number of launches after which the copies of a graph are counted, to decide whether it is kept.
+/// Number of launches after which the tensors that a graph copies are counted, to decide whether the graph is
+/// kept.
 const TRIAL_LAUNCHES: u32 = 8;
 
-/// A graph with fewer launches than [`WORTHWHILE_LAUNCHES`] was not worth its capture; after
-/// [`MAX_WORTHLESS_GRAPHS`] of them in a row captures stop.
+/// A graph that is evicted after fewer launches than [`WORTHWHILE_LAUNCHES`] was not worth its capture; after
+/// [`MAX_WORTHLESS_GRAPHS`] such graphs in a row captures stop.
 const WORTHWHILE_LAUNCHES: u32 = 16;
 const MAX_WORTHLESS_GRAPHS: u32 = 16;
 
@@ -35,21 +37,21 @@ pub(super) enum ReplayDecision {
 /// The statistics and graphs of a segment's runs, by input signature.
 #[derive(Debug)]
 pub(super) struct GraphCache<S, G> {
-    /// In order of use; the entry of the current run is last.
+    /// One entry per input signature, the least recently used first; the entry of the current run is last.
     entries: Vec<Entry<S, G>>,
-    /// Number of graphs in a row that were not worth their capture.
+    /// Number of graphs evicted in a row after fewer than [`WORTHWHILE_LAUNCHES`] launches.
     worthless: u32,
     /// True once captures have stopped.
     has_stopped: bool,
 }
 
-/// The runs with inputs of one signature.
+/// The statistics of runs with inputs of one signature, and the graph captured for them.
 #[derive(Debug)]
 struct Entry<S, G> {
     signature: S,
     runs: u32,
     launches: u32,
-    /// True if the graph costs more than its kernels.
+    /// True if the graph was evicted because it costs more than launching its kernels one by one.
     is_rejected: bool,
     /// Number of runs in a row in which the graph could not be launched.
     misses: u32,
@@ -108,7 +110,8 @@ impl<S: PartialEq, G> GraphCache<S, G> {
         self.entries.last().is_some_and(|entry| entry.launches >= TRIAL_LAUNCHES)
     }
 
-    /// Evicts the graph of the current run for good, because it costs more than its kernels.
+    /// Evicts the graph of the current run for good, because it costs more than launching its kernels one by
+    /// one.
     pub(super) fn reject(&mut self) {
         if let Some(entry) = self.entries.last_mut() {
             (entry.captured, entry.is_rejected) = (None, true);
@@ -123,8 +126,9 @@ impl<S: PartialEq, G> GraphCache<S, G> {
         }
     }
 
-    /// Counts a run in which the graph's memory had moved, and evicts the graph after [`MAX_MISSES`] in a row.
-    /// Returns whether captures have stopped, because too many graphs were not worth their capture.
+    /// Counts a run in which inputs of the graph were in other memory than during the capture, and evicts the
+    /// graph after [`MAX_MISSES`] such runs in a row. Returns whether captures have stopped, because too many
+    /// graphs were not worth their capture.
     pub(super) fn record_miss(&mut self) -> bool {
         let Some(entry) = self.entries.last_mut() else { return self.has_stopped };
         entry.misses += 1;
@@ -150,8 +154,8 @@ mod tests {
     use super::ReplayDecision::{Capture, Replay, RunKernels};
     use super::*;
 
-    /// Simulates runs of a segment, one for each letter of `runs`. A capture succeeds unless the signature is
-    /// an upper-case letter.
+    /// Returns the decisions for simulated runs of a segment: each letter of `runs` is the input signature of
+    /// one run. A capture succeeds unless the letter is upper-case.
     fn decisions(cache: &mut GraphCache<char, char>, runs: &str) -> Vec<ReplayDecision> {
         runs.chars()
             .map(|signature| {

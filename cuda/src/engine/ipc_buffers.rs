@@ -1,7 +1,7 @@
-//! IPC buffers: GPU memory that other processes of the machine map to read tensors of this one, and mappings of
-//! other processes' buffers. A tensor for another process is copied into an IPC buffer, which takes a GPU
-//! little time. Tensors themselves stay in stream-ordered memory, so a variable can be changed without waiting
-//! for its readers in other processes.
+//! IPC buffers: GPU memory that other processes of the machine map to read tensors of this process, and
+//! mappings of other processes' buffers. A tensor for another process is copied into an IPC buffer, which takes
+//! a GPU little time. Tensors themselves stay in stream-ordered memory, so a variable can be changed without
+//! waiting for its readers in other processes.
 
 use super::driver::{Address, Driver, IpcMemory};
 use super::gpu_engine::{Engine, block_of};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// shareable memory.
 const MIN_BUFFER: usize = 2 << 20;
 
-/// IPC buffers may use this fraction of the GPU's memory limit; the rest is for kernels.
+/// IPC buffers may use one part in this number of the GPU's memory limit.
 const MEMORY_DIVISOR: u64 = 8;
 
 /// Time within which peers unmap a buffer after they are notified of its end.
@@ -33,11 +33,11 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval for polling whether peers have unmapped buffers.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Interval before another attempt after there was no memory for a buffer.
+/// Time after a failed allocation of an IPC buffer in which no further allocation is attempted.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Name of the buffers' memory in out-of-memory messages.
-const HOLDER: &str = "tensors that are lent to other processes";
+const HOLDER: &str = "tensors that other processes read";
 
 /// A block of this GPU's memory that other processes may map.
 #[derive(Debug)]
@@ -83,27 +83,29 @@ struct IpcBuffersState {
     idle: VecDeque<IpcBuffer>,
     /// Bytes of all buffers, idle or in use.
     bytes: u64,
-    /// Time when a buffer was last closed that peers had mapped; they keep its memory for a moment longer.
+    /// Time when a buffer that peers may have mapped was last closed; its memory is free only when the peers
+    /// have unmapped it.
     closed: Option<Instant>,
-    /// Time and size of the last allocation that failed.
+    /// Time of the last allocation that failed, and its size in bytes.
     full: Option<(Instant, usize)>,
 }
 
 impl IpcBuffers {
-    /// Returns the time when peers will have unmapped the buffers that were closed last, if there are any.
+    /// Returns the time by which peers should have unmapped the closed buffers; `None` if no buffer that a peer
+    /// may have mapped was closed.
     pub(super) fn release_deadline(&self) -> Option<Instant> {
         Some(self.0.lock().closed? + RELEASE_TIMEOUT)
     }
 
-    /// Returns whether an allocation of this size failed recently.
+    /// Returns whether an allocation of at most `size` bytes failed within the last [`RETRY_INTERVAL`].
     fn is_full(&self, size: usize) -> bool {
         self.0.lock().full.is_some_and(|(at, least)| size >= least && at.elapsed() < RETRY_INTERVAL)
     }
 }
 
-/// Sleeps for a poll interval and returns `true`, or returns `false` if the time has passed or the thread must
-/// not sleep. Threads of the worker's shared pool must not sleep, because they may have to run the very work
-/// that is waited for.
+/// Sleeps for [`POLL_INTERVAL`] and returns `true`; returns `false` at once if `time` has passed or the calling
+/// thread must not sleep. Threads of the worker's shared pool must not sleep, because the event to wait for may
+/// depend on work that only they run.
 pub(super) fn try_wait_before(time: Instant) -> bool {
     let waits = !visit::accepts_inline_tasks() && Instant::now() < time;
     if waits {
@@ -160,8 +162,8 @@ impl Pool {
         shared
     }
 
-    /// Allocates shareable memory, after trimming the driver's cache if necessary. A reserved pool is not
-    /// trimmed, because it is to stay reserved.
+    /// Allocates shareable memory, after trimming the driver's cache if necessary. A reserved memory pool is
+    /// not trimmed, because a trim would return its memory to the system.
     fn share_after_trim(&self, size: usize) -> Result<Option<IpcMemory>> {
         match self.driver.share(size)? {
             None if !self.is_reserved => {
@@ -172,7 +174,8 @@ impl Pool {
         }
     }
 
-    /// Counts the bytes of a new buffer if the fraction for IPC buffers allows it; returns whether it does.
+    /// Counts the bytes of a new buffer if all buffers stay within their part of the memory limit; returns
+    /// whether they do.
     fn try_add_bytes(&self, bytes: u64) -> bool {
         let mut ipc_buffers = self.ipc_buffers.0.lock();
         let fits = ipc_buffers.bytes + bytes <= self.limit / MEMORY_DIVISOR;
@@ -260,7 +263,8 @@ impl Engine {
             .is_ok()
     }
 
-    /// Returns the address at which this GPU maps a buffer, mapping it on first use. May block.
+    /// Returns the address of another process's buffer in this GPU's address space, mapping the buffer on first
+    /// use. May block.
     ///
     /// # Errors
     /// The driver's, if the GPU cannot map the buffer.
@@ -274,7 +278,8 @@ impl Engine {
         window.view(find_mapping, map)?.ok_or_else(|| Error::internal("a view of a window got lost"))
     }
 
-    /// Returns the address of a borrowed buffer. If this GPU cannot map the buffer, the lender is notified.
+    /// Returns this GPU's address of a borrowed buffer. If the GPU cannot map the buffer, the lender is
+    /// notified.
     ///
     /// # Errors
     /// The driver's.
@@ -283,8 +288,8 @@ impl Engine {
     }
 
     /// Copies a borrowed tensor of another process into this GPU's memory; the copy is enqueued, and users of
-    /// the tensor are ordered after it. The borrowed buffer is held until the copy has ended. The work runs on
-    /// a waiter thread, because allocating and mapping may block.
+    /// the tensor are ordered after it. The borrowed buffer is held until the copy has ended. Allocation,
+    /// mapping and enqueueing run on a waiter thread, because allocating and mapping may block.
     pub(super) fn copy_borrowed(
         self: &Arc<Engine>,
         node: Arc<str>,
@@ -313,7 +318,7 @@ impl Engine {
     }
 }
 
-/// A mapping of a buffer in a GPU's address space, unmapped on drop.
+/// A mapping of another process's buffer in a GPU's address space, unmapped on drop.
 #[derive(Debug)]
 struct Mapping {
     engine: Arc<Engine>,

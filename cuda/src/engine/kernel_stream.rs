@@ -15,30 +15,30 @@ use graph::{DType, Shape};
 use std::any::Any;
 use std::sync::Arc;
 
-/// The GPU's stream as a kernel uses it. Work is enqueued behind that of earlier kernels.
+/// The CUDA stream to which a kernel enqueues its work, after the work of earlier kernels.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelStream<'a> {
     engine: &'a Arc<Engine>,
     capture: Option<&'a Capture>,
 }
 
-/// Threads per block.
+/// Threads per block in all kernel launches.
 const THREADS: u32 = 256;
 
 /// Largest number of blocks in a grid; with more work, each thread steps through the elements in strides of the
 /// whole grid.
 const MAX_BLOCKS: usize = 8192;
 
-/// Blocks that keep any GPU busy.
+/// Number of blocks that is enough to keep any GPU busy.
 pub(crate) const BUSY_BLOCKS: usize = 1024;
-/// Most blocks where a thread handles several elements.
+/// Largest number of blocks in a grid whose threads handle several elements each.
 const MAX_STRIDED_BLOCKS: usize = 2048;
 
 impl<'a> KernelStream<'a> {
     /// Returns the stream for kernels on the device.
     ///
     /// # Errors
-    /// `Internal` if it is no GPU; why the GPU cannot be opened.
+    /// `Internal` if the device is no GPU; the driver's error if the GPU cannot be opened.
     pub fn of(device: &'a Device) -> Result<KernelStream<'a>> {
         let processor: &dyn Any = device.processor();
         match processor.downcast_ref::<CaptureDevice>() {
@@ -129,9 +129,9 @@ impl<'a> KernelStream<'a> {
         self.launch_blocks(function, count.div_ceil(THREADS as usize), arguments)
     }
 
-    /// Like [`KernelStream::launch`], for a kernel whose threads each handle several elements. These are a
-    /// multiple of `period` apart, unless that takes too many blocks, so that a thread computes values that
-    /// depend on the index modulo `period` once.
+    /// Like [`KernelStream::launch`], for a kernel whose threads each handle several elements. The elements of
+    /// a thread are a multiple of `period` apart, unless that takes too many blocks, so that a thread computes
+    /// values that depend only on the index modulo `period` once.
     ///
     /// # Errors
     /// The driver's.
@@ -158,9 +158,9 @@ impl<'a> KernelStream<'a> {
         self.driver().launch(function.id, grid, arguments, self.stream())
     }
 
-    /// Enqueues one piece of a kernel that takes a `PieceBatch` structure (see the `.cu` files), with the arguments
-    /// `shared` behind it. During a capture the piece is held back and batched with following pieces of the
-    /// same kernel until other work is enqueued.
+    /// Enqueues the work on one tensor of a kernel that takes a `Pieces` structure (see `prelude.cu`), followed
+    /// by the arguments `shared`. During a capture the piece is held back and batched with following pieces of
+    /// the same kernel until other work is enqueued.
     ///
     /// # Errors
     /// The driver's.
@@ -177,7 +177,7 @@ impl<'a> KernelStream<'a> {
         Ok(())
     }
 
-    /// Enqueues the pieces that a capture holds back.
+    /// Enqueues the batch of launches that a capture holds back, if there is one.
     ///
     /// # Errors
     /// The driver's.
@@ -222,7 +222,7 @@ impl<'a> KernelStream<'a> {
         }
     }
 
-    /// Enqueues setting each byte of a tensor.
+    /// Enqueues work that sets each byte of a tensor to `byte`.
     ///
     /// # Errors
     /// The driver's.
@@ -237,13 +237,13 @@ impl<'a> KernelStream<'a> {
 }
 
 /// Returns the number of blocks for `count` elements. With many elements each thread handles several, and the
-/// grid's stride is a multiple of `period` elements if possible.
+/// number of threads in the grid is a multiple of `period` if possible.
 fn strided_blocks(count: usize, period: usize) -> usize {
     const ELEMENTS_PER_THREAD: usize = 4;
     let all = count.div_ceil(THREADS as usize);
     let blocks = (all / ELEMENTS_PER_THREAD).clamp(BUSY_BLOCKS, MAX_STRIDED_BLOCKS).min(all);
-    // The factor of `period` that the number of blocks must contain, since `THREADS` is a power of two and
-    // contributes the rest.
+    // The number of blocks must be a multiple of this factor of `period`; `THREADS` contains the powers of two
+    // that are shifted out.
     let rest = period >> period.trailing_zeros().min(THREADS.trailing_zeros());
     match blocks.checked_rem(rest) {
         Some(over) if over < blocks => blocks - over,
@@ -265,7 +265,7 @@ mod tests {
             let blocks = strided_blocks(256 * 100_000, period);
             assert!(blocks > 1024 && (blocks * 256).is_multiple_of(period), "{period}: {blocks}");
         }
-        // Periods that need too many blocks.
+        // For these periods no multiple fits into the largest grid.
         assert_eq!(strided_blocks(256 * 100_000, 4099), 2048);
         assert_eq!(strided_blocks(256 * 100_000, 0), 2048);
     }

@@ -1,4 +1,4 @@
-//! NVIDIA's libraries: which of them this machine has, in which versions, and the reason if one is missing.
+//! NVIDIA's libraries: looks up each library on this machine, its version, and the reason if it is missing.
 //! cudarc panics if a library or symbol is missing, so [`Library::check`] must succeed before any call into it.
 
 use device::gpu_options::LibraryReport;
@@ -9,11 +9,11 @@ use std::ffi::c_int;
 /// A shared library that is looked up by name on first use.
 #[derive(Debug)]
 pub struct Library {
-    /// The file name between `lib` and `.so`: `cuda`, `nvrtc`.
+    /// The file name between `lib` and `.so`, such as `cuda` or `nvrtc`.
     pub name: &'static str,
-    /// Purpose of the library, for reports.
+    /// The purpose of the library in words, for reports and error messages.
     pub purpose: &'static str,
-    /// The name of the file, for a library that cudarc would look up under other names.
+    /// The exact file name, for a library that cudarc does not find by `name`; `None` for other libraries.
     file: Option<&'static str>,
     /// The functions that are called in the library.
     symbols: &'static [&'static str],
@@ -21,7 +21,7 @@ pub struct Library {
     version: fn(&libloading::Library) -> Option<String>,
 }
 
-/// A library that was found, by file and version.
+/// The file and the version of a library that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundLibrary {
     pub file: String,
@@ -230,7 +230,7 @@ pub static COLLECTIVES: Library = Library {
     version: |library| int_version(library, b"ncclGetVersion\0").map(|v| format_version(v as usize)),
 };
 
-/// All libraries that are used.
+/// All NVIDIA libraries that the crate uses.
 pub static ALL: [&Library; 6] = [&DRIVER, &COMPILER, &BLAS, &BLAS_LT, &DNN, &COLLECTIVES];
 
 impl Library {
@@ -257,8 +257,8 @@ impl Library {
             let library = match unsafe { libloading::Library::new(&file) } {
                 Ok(library) => library,
                 Err(error) => {
-                    // An error about a file that exists but cannot be loaded is more useful than "No such file"
-                    // for another candidate, so the former is reported.
+                    // The error for a file that exists but cannot be loaded is reported in preference to "No
+                    // such file" for another candidate file.
                     let text = describe(&error);
                     let is_specific = !text.contains("No such file");
                     if why.is_none() || is_specific {

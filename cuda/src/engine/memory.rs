@@ -13,12 +13,12 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The memory of one tensor, or of several that share it. When the last of them is dropped, the memory is freed
-/// in stream order: behind all work that still reads it.
+/// The memory of one tensor, or of several tensors that share it. When the last tensor is dropped, the memory
+/// is freed in stream order, after all work that still reads it.
 #[derive(Debug)]
 pub struct Block {
     engine: Arc<Engine>,
-    /// The identity of the block, not reused even if another block gets the same address later.
+    /// The identity of the block; unlike an address, it is never reused.
     id: BlockId,
     owner: Owner,
     address: Address,
@@ -31,11 +31,12 @@ pub struct Block {
 enum Owner {
     /// The GPU's memory pool.
     Pool,
-    /// A captured graph.
+    /// The arena of a captured graph.
     Arena(Arc<Arena>),
     /// An IPC buffer, which other processes may map.
     IpcBuffer(IpcBuffer),
-    /// Another block, which outlives this one: the stand-in for a capture.
+    /// Another block at the same address, which outlives this one; this block is a stand-in for it in a
+    /// capture.
     Other,
 }
 
@@ -54,7 +55,7 @@ impl BlockId {
 /// The events that order the streams which use a block.
 #[derive(Debug)]
 struct Order {
-    /// The stream that wrote the block last, or for which it was allocated.
+    /// The CUDA stream that wrote the block last, or for which the block was allocated.
     writer: Stream,
     /// The event at which the copy that fills the block ends, until the compute stream has waited for it.
     filled: Option<Arc<Mark>>,
@@ -76,8 +77,8 @@ impl Block {
         block
     }
 
-    /// Returns a block of the same memory for kernels that are captured, with a reference count of its own.
-    /// Work enqueued after this call runs after the work that wrote the block.
+    /// Returns a second block for the same memory, with a reference count of its own, as a stand-in in a
+    /// capture. Work enqueued after this call runs after the work that wrote the memory.
     ///
     /// # Errors
     /// The driver's.
@@ -113,7 +114,7 @@ impl Block {
         block
     }
 
-    /// Returns the GPU whose memory this is.
+    /// Returns the GPU to which the memory belongs.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
@@ -218,8 +219,8 @@ impl DeviceMemory for Block {
 }
 
 impl Drop for Block {
-    /// Frees the memory in the stream that used the block last, behind the other streams, so that kernels never
-    /// wait for a copy to the host.
+    /// Frees the memory in the CUDA stream that used the block last, after the other streams' work on the
+    /// block, so that kernels never wait for a copy to the host.
     fn drop(&mut self) {
         let order = self.order.get_mut();
         let streams = self.engine.streams();

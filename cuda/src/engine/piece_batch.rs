@@ -1,6 +1,6 @@
-//! Batches of launches: one kernel's work on several tensors in one launch. Independent launches of a kernel
-//! during a capture are batched, because a graph runs its kernels one after the other, and a small kernel takes
-//! longer to start than to run.
+//! Batches of launches: one launch does a kernel's work on several tensors, called pieces. Independent launches
+//! of a kernel during a capture are batched, because a graph runs its kernels one after the other, and a small
+//! kernel takes longer to start than to run.
 
 use super::arguments::Arguments;
 use super::driver::Address;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Largest number of pieces in a launch: `MOST_PIECES` of the `.cu` files.
 const MAX_PIECES: usize = 16;
 
-/// Elements of a piece that a block computes at a time: `CHUNK` of the `.cu` files.
+/// Number of elements of a piece that a thread block computes at a time: `CHUNK` of the `.cu` files.
 const CHUNK: usize = 1024;
 
 /// A kernel's work on one tensor.
@@ -54,7 +54,8 @@ impl Piece {
         self
     }
 
-    /// Returns whether the two pieces must run in order.
+    /// Returns whether two pieces must run one after the other, because one writes memory that the other reads
+    /// or writes.
     fn depends_on(&self, other: &Piece) -> bool {
         let meet = |a: &[Range<u64>], b: &[Range<u64>]| {
             a.iter().any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
@@ -69,7 +70,7 @@ impl Piece {
 #[derive(Debug)]
 pub(super) struct PieceBatch {
     pub(super) function: Arc<Function>,
-    /// The arguments that all pieces share, behind the pieces.
+    /// The arguments that all pieces share; in the launch they follow the pieces.
     shared: Arguments,
     pieces: SmallVec<[Piece; 1]>,
 }
@@ -95,12 +96,12 @@ impl PieceBatch {
         fits
     }
 
-    /// Returns the number of blocks that compute all pieces in one pass.
+    /// Returns the number of thread blocks with which each block computes one chunk of a piece.
     pub(super) fn blocks(&self) -> usize {
         self.pieces.iter().map(|piece| piece.count.div_ceil(CHUNK)).sum()
     }
 
-    /// Returns the kernel's arguments: the `PieceBatch` structure of the `.cu` files, and the shared arguments.
+    /// Returns the kernel's arguments: the `Pieces` structure of `prelude.cu`, and the shared arguments.
     pub(super) fn arguments(&self) -> Arguments {
         let width = self.pieces.first().map_or(0, |piece| piece.words.len());
         let mut words: SmallVec<[i64; 128]> = SmallVec::new();

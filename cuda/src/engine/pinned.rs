@@ -15,14 +15,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The pool of one GPU.
+/// The pool of pinned host memory of one GPU.
 #[derive(Debug)]
 pub(super) struct PinnedPool {
     driver: Arc<dyn Driver>,
     idle: Mutex<IdleBlocks>,
 }
 
-/// The blocks that are not in use.
+/// The blocks of a pool that are not in use.
 #[derive(Debug)]
 struct IdleBlocks {
     /// The idle blocks in the order in which they were returned.
@@ -47,13 +47,14 @@ struct PinnedBlock {
 }
 
 impl IdleBlocks {
-    /// Takes the most recently used block of this size.
+    /// Removes and returns the most recently returned block of exactly `size` bytes.
     fn take(&mut self, size: usize) -> Option<PinnedBlock> {
         let at = self.blocks.iter().rposition(|block| block.pinned.len == size)?;
         self.remove(at)
     }
 
-    /// Adds a block; returns the least recently used blocks that exceed the limit.
+    /// Adds a block that is no longer in use, and returns the blocks to free because idle bytes exceed the
+    /// limit: those returned longest ago.
     fn recycle(&mut self, block: PinnedBlock) -> Vec<PinnedBlock> {
         self.bytes += block.pinned.len;
         IDLE_BYTES.fetch_add(block.pinned.len, Ordering::Relaxed);
@@ -74,8 +75,8 @@ impl IdleBlocks {
         Some(block)
     }
 
-    /// Updates the limit of idle bytes for a block of `more` bytes: this GPU may use the part of the process's
-    /// share that other GPUs leave.
+    /// Updates the limit of idle bytes before a block of `more` bytes is added: the limit for all GPUs of the
+    /// process, less the idle bytes of the other GPUs.
     fn update_limit(&mut self, more: usize) {
         if self.bytes + more <= MIN_IDLE_LIMIT {
             return;
@@ -87,12 +88,12 @@ impl IdleBlocks {
     }
 }
 
-/// Idle bytes per GPU that are always kept.
+/// Number of idle bytes that the pool of each GPU may always keep.
 const MIN_IDLE_LIMIT: usize = 1 << 30;
 
-/// Idle blocks of all GPUs of the process may take this fraction of the smaller of the process's tensor memory
-/// limit and the machine's available memory, because other processes need memory too. Memory beyond it goes
-/// back to the system.
+/// Idle blocks of all GPUs of the process may take one part in this number of the process's tensor memory limit
+/// or of the machine's available memory, whichever is smaller, because other processes need memory too. Blocks
+/// beyond this limit are freed.
 const IDLE_DIVISOR: u64 = 8;
 
 /// Idle bytes of all GPUs of the process.
@@ -101,8 +102,8 @@ static IDLE_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Block sizes are multiples of a page.
 const PAGE: usize = 4096;
 
-/// Larger blocks have a size in sixteenths of the next power of two, because rounding to a power of two would
-/// waste memory that other processes could use.
+/// The sizes of blocks larger than this are multiples of a sixteenth of the next power of two, because rounding
+/// to a power of two would waste memory that other processes could use.
 const MAX_POWER_OF_TWO: usize = 64 << 20;
 
 /// Returns the size of a block for `len` bytes. There are few sizes, so that blocks are reused.
@@ -144,7 +145,7 @@ impl PinnedPool {
         let pinned = PinnedMemory { address: memory.bytes_mut()?.as_mut_ptr() as usize, len: size };
         self.driver
             .pin(pinned)
-            .inspect_err(|error| tracing::debug!("what GPUs give is copied for other processes: {error}"))
+            .inspect_err(|error| tracing::debug!("shared memory cannot be pinned: {error}"))
             .ok()?;
         Some(PinnedBlock { pinned, shared: Some(memory) })
     }
@@ -206,7 +207,7 @@ impl PinnedBuffer {
     }
 }
 
-/// A tensor's buffer may be pinned memory for as long as the tensor lives.
+/// The buffer of a tensor: the tensor's elements stay in pinned memory for as long as the tensor lives.
 impl Region for PinnedBuffer {
     fn bytes(&self) -> &[u8] {
         // SAFETY: as in `as_mut_slice`; the GPU's copy has ended before the buffer becomes a tensor.
@@ -229,8 +230,8 @@ impl Region for PinnedBuffer {
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         let block = std::mem::take(&mut self.block);
-        // A block that other processes may still read, without reporting when they have finished, is not
-        // written again.
+        // A block is freed and not reused if other processes may still read it without reporting the end of the
+        // read.
         if block.shared.as_ref().is_some_and(|memory| !memory.is_writable()) {
             return self.pool.free(block);
         }
@@ -263,7 +264,7 @@ mod tests {
         let evicted: Vec<usize> = idle.recycle(block(4, LIMIT / 2)).iter().map(address).collect();
         assert_eq!((evicted, idle.bytes), (vec![1], LIMIT / 2 + PAGE));
         assert_eq!(idle.take(LIMIT / 2).as_ref().map(address), Some(4));
-        // A block larger than the limit is not kept.
+        // A block larger than the limit is evicted at once.
         let evicted: Vec<usize> = idle.recycle(block(5, 2 * LIMIT)).iter().map(address).collect();
         assert_eq!((evicted, idle.bytes, idle.take(PAGE).is_none()), (vec![2, 5], 0, true));
     }

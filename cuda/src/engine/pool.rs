@@ -23,14 +23,14 @@ pub(super) struct Pool {
     pub(super) is_reserved: bool,
 }
 
-/// The accounting of a pool.
+/// The number of bytes in use in a pool, and its allocations by address.
 #[derive(Debug, Default)]
 struct PoolState {
     used: u64,
     allocations: FxHashMap<Address, Allocation>,
 }
 
-/// One allocation.
+/// One allocation of GPU memory.
 #[derive(Debug)]
 struct Allocation {
     bytes: u64,
@@ -38,7 +38,7 @@ struct Allocation {
     node: Arc<str>,
 }
 
-/// Number of nodes that an error message lists.
+/// Largest number of nodes that an out-of-memory message lists.
 const MAX_NAMED_HOLDERS: usize = 5;
 
 impl Pool {
@@ -48,7 +48,8 @@ impl Pool {
         Pool { driver, device, limit, state, ipc_buffers, is_reserved: false }
     }
 
-    /// Allocates the whole limit from the driver and frees it again, so that the driver keeps it.
+    /// Allocates the whole memory limit from the driver and frees it again, so that the driver keeps the memory
+    /// cached.
     pub(super) fn reserve(&mut self, stream: StreamId) -> Result<()> {
         let bytes = usize::try_from(self.limit).unwrap_or(usize::MAX);
         match self.driver.allocate(bytes, stream)? {
@@ -57,11 +58,12 @@ impl Pool {
                 self.is_reserved = true;
                 Ok(())
             }
-            None => Err(self.exhausted(bytes, "the whole of what this process may take")),
+            None => Err(self.exhausted(bytes, "all memory that this process may take")),
         }
     }
 
-    /// Allocates memory in the order of the stream; `description` describes the use in an error message.
+    /// Allocates memory in the order of the stream; `description` names the purpose of the memory in an error
+    /// message.
     ///
     /// # Errors
     /// `ResourceExhausted`, with the nodes that hold most memory.
@@ -94,8 +96,8 @@ impl Pool {
     }
 
     /// Retries an allocation after releasing cached memory: blocks freed in other streams, blocks of other
-    /// sizes, and idle IPC buffers. Peers that have such a buffer mapped need a moment to unmap it, which is
-    /// waited for.
+    /// sizes, and idle IPC buffers. Waits a moment for peers to unmap IPC buffers, because mapped memory is not
+    /// free.
     fn allocate_after_trim(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>> {
         self.close_idle();
         self.driver.synchronize()?;
@@ -127,12 +129,12 @@ impl Pool {
         fits
     }
 
-    /// Takes back the count of [`try_count`](Pool::try_count) after a failed allocation.
+    /// Subtracts bytes that [`try_count`](Pool::try_count) has counted, after a failed allocation.
     pub(super) fn uncount(&self, bytes: u64) {
         self.state.lock().used -= bytes;
     }
 
-    /// Records the owner of counted bytes.
+    /// Records the node for which counted bytes were allocated.
     pub(super) fn record_allocation(&self, address: Address, bytes: u64, node: &Arc<str>) {
         self.state.lock().allocations.insert(address, Allocation { bytes, node: node.clone() });
     }
@@ -150,7 +152,7 @@ impl Pool {
         self.state.lock().used
     }
 
-    /// Returns the out-of-memory error, with the nodes that hold most.
+    /// Returns the out-of-memory error, which lists the nodes that hold most memory.
     fn exhausted(&self, bytes: usize, description: &str) -> Error {
         let mut message = format!("OOM when allocating {description} on {}: {bytes} bytes", self.device);
         let state = self.state.lock();
@@ -162,7 +164,7 @@ impl Pool {
         largest.sort_by_key(|&(node, bytes)| (std::cmp::Reverse(bytes), node));
         let _ = write!(message, ", with {} of {} in use", state.used, self.limit);
         for (i, (node, bytes)) in largest.iter().take(MAX_NAMED_HOLDERS).enumerate() {
-            let before = if i == 0 { "; most is held by what these nodes made: " } else { ", " };
+            let before = if i == 0 { "; most is held by outputs of these nodes: " } else { ", " };
             let _ = write!(message, "{before}{node} ({bytes})");
         }
         Error::new(Code::ResourceExhausted, message)

@@ -1,5 +1,5 @@
-//! A GPU as a device, opened when the first node is placed on it: a process that only could use a GPU takes
-//! none of its memory.
+//! A GPU as a device, opened when the first node is placed on it, so that a process without nodes on the GPU
+//! takes none of its memory.
 
 use super::copy_path::CopyPath;
 use super::driver::Driver;
@@ -19,10 +19,10 @@ use graph::{DeviceName, Tensor};
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-/// A GPU, opened once, whatever sessions call it.
+/// A GPU that is opened on first use, and only once for all sessions.
 #[derive(Debug)]
 pub(super) struct CudaProcessor {
-    /// The device's name when it was made, for messages.
+    /// The device's name at its creation, for error messages.
     name: DeviceName,
     source: DriverSource,
     options: GpuOptions,
@@ -38,8 +38,8 @@ enum DriverSource {
     Driver(Arc<dyn Driver>),
 }
 
-/// Returns the device of one of the machine's GPUs, with kernels of this table. The GPU is opened at the first request
-/// for its engine.
+/// Returns the device for one of the machine's GPUs, with the kernels of this crate. The GPU is opened at the
+/// first request for its engine.
 ///
 /// # Errors
 /// `InvalidArgument` if the options are invalid.
@@ -53,7 +53,7 @@ pub fn device(name: DeviceName, incarnation: u64, gpu: &Gpu, options: &GpuOption
     Ok(CudaProcessor::device(attributes, DriverSource::Machine(gpu.number), options))
 }
 
-/// Returns a device over any driver.
+/// Returns a GPU device that makes its calls through `driver`.
 ///
 /// # Errors
 /// `InvalidArgument` for the options that [`device()`] refuses, and the driver's errors.

@@ -1,5 +1,5 @@
-//! Kernels as source code: a function template of a `.cu` file, or of a text generated for one node, with its
-//! types.
+//! Kernels as source code: a function template and its template arguments; the template is in a `.cu` file or
+//! in a text generated for one node.
 
 use super::driver::FunctionId;
 use device::Result;
@@ -17,19 +17,19 @@ pub struct Source {
     pub text: &'static str,
 }
 
-/// One kernel of a file: a function template with its types, in C++ syntax.
+/// One kernel: a source text, and a function template of it with template arguments, in C++ syntax.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Program {
     /// Name of the file, for error messages.
     pub file: &'static str,
     /// The source text without the prelude.
     pub text: Cow<'static, str>,
-    /// The instantiated function: `unary<Exp, float>`.
+    /// The instantiated function template, such as `map<Exp, float, float>`.
     pub function: String,
 }
 
 impl Source {
-    /// Returns the program of a function in this file.
+    /// Returns the program of one instantiated function of this file.
     pub fn program(&self, function: String) -> Program {
         Program { file: self.file, text: self.text.into(), function }
     }

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
-/// One segment of a partition.
+/// Runs one segment of a partition in each step, and captures and replays it.
 pub(super) struct GraphRepeater {
     engine: Arc<Engine>,
     segment: SegmentInfo,
@@ -34,7 +34,8 @@ struct RepeaterState {
 }
 
 impl RepeaterState {
-    /// Records the memory block of each input, and returns which of them are the same as in the last run.
+    /// Records the memory block of each input, and returns for each input whether the block is the same as in
+    /// the last run.
     fn unmoved_inputs(&mut self, inputs: &[Value]) -> Vec<bool> {
         let of = |input: &Value| match input {
             Value::Device(tensor) => block(tensor).ok().map(Block::id),
@@ -45,11 +46,12 @@ impl RepeaterState {
     }
 }
 
-/// The properties of a segment's inputs that its enqueued work depends on, except addresses.
+/// The properties of a segment's inputs, except addresses, on which the enqueued kernels and their arguments
+/// depend.
 #[derive(Debug, PartialEq, Eq)]
 struct Signature(Vec<InputSignature>);
 
-/// The properties of one input.
+/// The properties of one input in a [`Signature`].
 #[derive(Debug, PartialEq, Eq)]
 enum InputSignature {
     Device(DType, Shape),
@@ -57,11 +59,11 @@ enum InputSignature {
     Variable,
 }
 
-/// Host inputs of more bytes are assumed to be data that differs in each step.
+/// Inputs in host memory of more than this many bytes are assumed to be data that differs in each step.
 const MAX_HOST_BYTES: usize = 1024;
 
 impl Signature {
-    /// Returns the signature; `None` if an input cannot repeat.
+    /// Returns the signature of a segment's inputs; `None` if an input probably differs in each step.
     fn of(inputs: &[Value]) -> Option<Signature> {
         inputs.iter().map(InputSignature::of).collect::<Option<_>>().map(Signature)
     }
@@ -97,7 +99,8 @@ impl GraphRepeater {
         }
     }
 
-    /// Runs the segment as a graph and returns the outputs; returns `None` if nothing was run.
+    /// Runs the segment as a graph and returns its outputs; returns `None`, without running anything, if the
+    /// kernels are to be run one by one.
     fn repeat(
         &self,
         device: &Arc<Device>,
@@ -152,14 +155,14 @@ impl GraphRepeater {
             ReplayOutcome::Busy => Ok(None),
             ReplayOutcome::Moved => {
                 if cache.record_miss() {
-                    self.log_stopped(&Error::internal("what they work on is elsewhere again and again"));
+                    self.log_stopped(&Error::internal("the memory of their inputs changes from run to run"));
                 }
                 Ok(None)
             }
         }
     }
 
-    /// Returns the name of the graph in out-of-memory messages.
+    /// Returns the name of the segment's graph in out-of-memory messages.
     fn holder(&self) -> Arc<str> {
         let SegmentInfo { name, kernels, .. } = &self.segment;
         format!("the captured graph of {kernels} kernels from {name} on").into()

@@ -14,11 +14,11 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(super) struct SegmentVariables {
     found: Vec<(Arc<Variable>, Access)>,
-    /// The index in `found` of each input's variable.
+    /// For each input of the segment, the index in `found` of the variable that the input refers to.
     indices: Vec<Option<usize>>,
 }
 
-/// The locked values of the variables, by index.
+/// The locked values of a segment's variables, in the order of [`SegmentVariables`].
 pub(super) type LockedValues<'a> = Vec<MutexGuard<'a, Option<DeviceTensor>>>;
 
 impl SegmentVariables {
@@ -48,7 +48,8 @@ impl SegmentVariables {
         }
         let mut found: Vec<(Arc<Variable>, Access)> =
             of_inputs.iter().zip(accesses).filter_map(|(v, access)| Some((v.clone()?, *access))).collect();
-        // The strongest access to a variable is sorted first and kept.
+        // A variable that several inputs refer to is kept once, with the strongest access, which is sorted
+        // first.
         found.sort_by_key(|(variable, access)| (Arc::as_ptr(variable), std::cmp::Reverse(*access)));
         found.dedup_by(|(a, _), (b, _)| Arc::ptr_eq(a, b));
         let index =
@@ -67,19 +68,20 @@ impl SegmentVariables {
         self.indices.get(input).copied().flatten()
     }
 
-    /// Returns the access to the variable of this index.
+    /// Returns whether the segment reads or changes the variable of this index.
     pub(super) fn access(&self, index: usize) -> Access {
         self.found[index].1
     }
 
-    /// Returns whether all variables have values, and those to be changed are not shared.
+    /// Returns whether all variables have values, and no tensor outside the segment's inputs shares a value
+    /// that the segment changes.
     pub(super) fn are_ready(&self, inputs: &[Value]) -> bool {
         let values = self.lock();
         values.iter().all(|value| value.is_some()) && self.may_change(&values, inputs)
     }
 
-    /// Returns whether the values of the variables to be changed are held by the segment's inputs only. Other
-    /// holders have read the value and must not see the change.
+    /// Returns whether no tensor outside the segment's inputs shares a value that the segment changes; such a
+    /// tensor is a snapshot of the variable and must keep its elements.
     pub(super) fn may_change(&self, values: &LockedValues<'_>, inputs: &[Value]) -> bool {
         self.changed_values(values).all(|value| {
             let holders = Arc::strong_count(&value.memory) - 1;

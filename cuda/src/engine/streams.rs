@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// The purpose of a stream. Each kind of work has a stream of its own, so that copies overlap with kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// Kernels, in the order in which nodes run.
+    /// Kernels.
     Compute,
     /// Copies from host memory, and from the IPC buffers of other processes.
     In,
@@ -20,7 +20,7 @@ pub enum Stream {
     Collective,
 }
 
-/// The streams of one GPU.
+/// The CUDA streams of one GPU.
 #[derive(Debug)]
 pub(super) struct Streams {
     driver: Arc<dyn Driver>,
@@ -39,12 +39,12 @@ impl Streams {
         Ok(Streams { driver, ids, idle: Arc::default() })
     }
 
-    /// Returns the driver's number of a stream.
+    /// Returns the driver's id of a stream.
     pub(super) fn id(&self, stream: Stream) -> StreamId {
         self.ids[stream as usize]
     }
 
-    /// Records an event behind the work enqueued in the stream so far.
+    /// Records an event after the work enqueued in the stream so far.
     pub(super) fn mark(&self, stream: Stream) -> Result<Arc<Mark>> {
         let idle = self.idle.lock().pop();
         let event = match idle {
@@ -56,8 +56,8 @@ impl Streams {
         Ok(mark)
     }
 
-    /// Orders work enqueued next in `stream` after an event, which may be another GPU's. Events of the stream
-    /// itself need no wait.
+    /// Makes work enqueued next in `stream` wait for an event, which may be of another GPU. Does nothing for an
+    /// event of `stream` itself.
     pub(super) fn wait(&self, stream: Stream, mark: &Mark) -> Result<()> {
         let is_own = mark.stream == stream && Arc::ptr_eq(&mark.idle, &self.idle);
         if is_own { Ok(()) } else { self.driver.wait(self.id(stream), mark.event) }
@@ -72,7 +72,7 @@ impl Drop for Streams {
     }
 }
 
-/// A recorded event in a stream. The driver's event is reused after the drop.
+/// An event that is recorded in a CUDA stream; on drop the driver's event is kept for reuse.
 #[derive(Debug)]
 pub(super) struct Mark {
     pub(super) stream: Stream,

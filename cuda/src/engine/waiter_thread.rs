@@ -23,12 +23,12 @@ impl WaiterThread {
         Ok(WaiterThread(Mutex::new(sender)))
     }
 
-    /// Calls `then` on this thread when the event has completed, or with the error of the wait.
+    /// Calls `then` on the waiter thread when the event has completed; `then` gets the error if the wait fails.
     pub(super) fn run_after(&self, mark: Arc<Mark>, then: impl FnOnce(Result<()>) + Send + 'static) {
         self.run(move || then(mark.wait_on_host()));
     }
 
-    /// Runs `job` on this thread.
+    /// Queues `job` to be run on the waiter thread.
     pub(super) fn run(&self, job: impl FnOnce() + Send + 'static) {
         let sent = self.0.lock().send(Box::new(job));
         if let Err(SendError(job)) = sent {

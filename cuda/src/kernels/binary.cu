@@ -91,7 +91,7 @@ ZIP(BitwiseXor, x ^ y)
 ZIP(LeftShift, x << places(y))
 ZIP(RightShift, x >> places(y))
 
-// Adds a tensor to the sum of those before.
+// Adds the tensor `x` to `sum`, in which earlier inputs of AddN are already added.
 template <class T> __global__ void add_to(const T *x, T *sum, i64 n) {
     EACH(i, n) sum[i] = narrow<T>(wide(sum[i]) + wide(x[i]));
 }

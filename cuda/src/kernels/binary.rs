@@ -42,9 +42,9 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
         "RightShift" = "RightShift";
 };
 
-/// Integers of other sizes, whose results wrap to their size.
+/// Integer dtypes other than `int64`; results wrap to the size of the dtype.
 const OTHERS: &[DType] = &[Int8, Int16, UInt8, UInt16, UInt32, UInt64];
-/// Dtypes of `Add`, which accepts fewer than `AddV2`.
+/// Integer dtypes of `Add`, which accepts fewer dtypes than `AddV2`.
 const OLD_OTHERS: &[DType] = &[Int8, Int16, UInt8];
 
 /// Makes the kernel of `AddN`, which adds each tensor after the first to the sum so far.

@@ -1,10 +1,11 @@
-// Crops of images resized to one size, and the gradients of that.
+// Crops of images, resized to one size, and the gradients with respect to the images and the boxes.
 
 struct Crops {
-    // Rows and columns of the images and of the crops.
+    // `image` and `crop` are the numbers of rows and columns of each image and of each crop.
     i64 image[2], crop[2], channels, is_nearest;
 
-    // The position in the image of index i of a crop along an axis; returns whether that is inside the image.
+    // Sets `place` to the position in the image, along an axis, of row or column i of a crop; returns whether
+    // the position is inside the image.
     __device__ inline bool at(const float *box, int axis, i64 i, float &place) const {
         float start = box[axis], end = box[axis + 2], last = (float)(image[axis] - 1);
         if (crop[axis] == 1)
@@ -27,7 +28,8 @@ struct Crops {
     }
 };
 
-// The pixels before and after a position, and the position's distance from the first.
+// The indices of the pixels before and after a position along an axis, and the distance of the position from
+// the pixel before it.
 struct Around {
     i64 lower, upper;
     float part;
@@ -35,7 +37,7 @@ struct Around {
     __device__ inline Around(float at) : lower((i64)floorf(at)), upper((i64)ceilf(at)), part(at - floorf(at)) {}
 };
 
-// The four pixels around a position: above, then below, each left and right.
+// The four pixels around a position: above left, above right, below left and below right.
 template <class T> struct Corners {
     float a, b, c, d;
 
@@ -95,7 +97,7 @@ __global__ void crop_image_gradient(const float *dy, const float *boxes, const i
     }
 }
 
-// One block per box: sums the gradient of each of the box's four sides over the crop's elements.
+// Sums the gradient with respect to each of a box's four sides over the crop's elements; one block per box.
 template <class T>
 __global__ void crop_boxes_gradient(const float *dy, const T *x, const float *boxes, const i64 *images, float *sides,
                                     i64 count, Crops crops) {
@@ -118,7 +120,8 @@ __global__ void crop_boxes_gradient(const float *dy, const T *x, const float *bo
                 slope * ((1.0f - down.part) * (near.b - near.a) + down.part * (near.d - near.c))};
             for (int axis = 0; axis < 2; axis++) {
                 float last = (float)(crops.image[axis] - 1);
-                // The derivative of the position by the box's end; that by its start is last - end.
+                // `end` is the derivative of the position by the box's end; the derivative by its start is last
+                // - end.
                 float end =
                     crops.crop[axis] == 1 ? 0.5f * last : (float)at[1 + axis] * (last / (float)(crops.crop[axis] - 1));
                 sums[axis] += slopes[axis] * (last - end);

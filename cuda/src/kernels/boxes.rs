@@ -1,5 +1,6 @@
-//! Crops of boxes in images, resized to one size, and the gradients of that; `suppress` holds non-maximum
-//! suppression. The image of each box is known on the host; a box with a non-finite side is outside its image.
+//! Crops of boxes in images, resized to one size, and their gradients; `suppress` holds non-maximum
+//! suppression. The index of each box's image is in host memory; a box with a non-finite side is outside its
+//! image.
 
 pub(super) mod suppress;
 
@@ -45,7 +46,7 @@ fn words([_, rows, columns, channels]: [usize; 4], crop: [usize; 2], is_nearest:
     [rows, columns, crop[0], crop[1], channels, usize::from(is_nearest)].map(|word| word as i64)
 }
 
-/// Copies the image number of each box to the GPU.
+/// Uploads the index of each box's image to the GPU.
 fn table(ctx: &KernelContext<'_>, images: &[usize]) -> Result<DeviceTensor> {
     let images: Vec<i64> = images.iter().map(|&image| image as i64).collect();
     upload(ctx, &Tensor::vector(&images)?)

@@ -15,7 +15,7 @@ const TYPES: &[DType] = &[
     Complex128,
 ];
 
-/// Dtypes of `Bitcast`.
+/// Dtypes that `Bitcast` accepts.
 const NUMBERS: &[DType] = &[
     Float, Double, Half, BFloat16, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
     Complex128,
@@ -32,7 +32,8 @@ pub(super) fn function(init: &KernelInit<'_>, from: DType, to: DType) -> Result<
     support::function(init, &SOURCE, format!("cast<{}, {}>", type_name(from)?, type_name(to)?))
 }
 
-/// Conversion of a result from the wider dtype that it was computed in, if that differs from its own.
+/// Conversion of a result to its dtype from the wider dtype in which it was computed; nothing if both are the
+/// same.
 #[derive(Debug)]
 pub(super) struct Narrowing {
     to: DType,
@@ -47,7 +48,7 @@ impl Narrowing {
         Ok(Narrowing { to, function })
     }
 
-    /// Returns `x` in the narrower dtype.
+    /// Returns `x` converted to the result's dtype.
     pub(super) fn run(&self, ctx: &KernelContext<'_>, x: DeviceTensor) -> Result<DeviceTensor> {
         let Some(function) = &self.function else { return Ok(x) };
         let y = allocate(ctx, self.to, x.shape.clone())?;

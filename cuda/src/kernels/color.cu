@@ -57,7 +57,7 @@ struct AdjustSaturation {
     }
 };
 
-// One thread per pixel of three channels.
+// Changes pixels of three channels; one thread per pixel.
 template <class F, class T> __global__ void pixels(const T *x, T *y, i64 n, double by) {
     typedef Wide<T> W;
     EACH(i, n) {

@@ -8,7 +8,7 @@ use kernels::numeric::dispatch::COMPLEX;
 
 pub(super) static SOURCE: Source = Source { file: "complex.cu", text: include_str!("complex.cu") };
 
-/// Lists the kernels for each precision.
+/// Defines each op's kernels for single and for double precision.
 macro_rules! kernels {
     ($($part:literal)*) => {
         &[

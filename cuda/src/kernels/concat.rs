@@ -49,7 +49,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// Makes a kernel that joins its inputs along an axis; `plan` returns the layout and the range of the inputs.
+/// Makes a kernel that joins inputs along an axis; `plan` returns the layout of the result, and the indices of
+/// the inputs to join.
 fn make_join(
     init: &KernelInit<'_>,
     plan: impl Fn(&KernelContext<'_>) -> Result<(ConcatLayout, Range<usize>)> + Send + Sync + 'static,
@@ -58,7 +59,7 @@ fn make_join(
     let mover = ColumnMover::new(init, dtype)?;
     Kernel::sync(move |ctx| {
         let (ConcatLayout { shape, prefix, rows }, inputs) = plan(ctx)?;
-        // If a single input has all elements, its memory is passed on.
+        // If all inputs except one are empty, the memory of that input becomes the output.
         if let Some(n) = rows.iter().position(|&r| r > 0)
             && rows[n + 1..].iter().all(|&r| r == 0)
         {
@@ -74,7 +75,8 @@ fn make_join(
     })
 }
 
-/// Makes a kernel that splits an input along an axis as `plan` says.
+/// Makes a kernel that splits an input along an axis; `plan` returns the input's index, the axis and the sizes
+/// of the parts.
 fn make_split(
     init: &KernelInit<'_>,
     plan: impl Fn(&KernelContext<'_>) -> Result<SplitPlan> + Send + Sync + 'static,
@@ -100,7 +102,7 @@ fn make_split(
     })
 }
 
-/// The direction of a move between one tensor and several parts.
+/// The direction of a copy between one tensor and several parts of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MoveDirection {
     /// From the parts into the tensor.
@@ -112,7 +114,8 @@ pub(super) enum MoveDirection {
 /// Largest number of parts in one launch: `MOST_PARTS` of the `.cu` file.
 const MOST_PARTS: usize = 16;
 
-/// The kernel that moves matrices with the same number of rows, side by side, into one matrix or out of it.
+/// The kernel that joins matrices with equal numbers of rows side by side into one matrix, or splits such a
+/// matrix.
 pub(super) struct ColumnMover(Arc<Function>);
 
 impl ColumnMover {
@@ -121,7 +124,7 @@ impl ColumnMover {
         Ok(ColumnMover(function(init, &SOURCE, format!("side_by_side<{}>", copied_type_name(dtype)?))?))
     }
 
-    /// Moves `parts` into `joined` or out of it, as matrices of `rows` rows.
+    /// Copies `parts` into `joined`, or `joined` into `parts`; all are seen as matrices of `rows` rows.
     pub(super) fn run(
         &self,
         ctx: &KernelContext<'_>,

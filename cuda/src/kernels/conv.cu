@@ -2,11 +2,11 @@
 // in a fixed order, so results are reproducible.
 
 struct Depthwise {
-    // Channels of the input, and filters of each channel.
+    // `depth` is the number of input channels, `multiplier` the number of filters of each channel.
     i64 depth, multiplier;
-    // Rows and columns.
+    // Each array holds a value for the rows and one for the columns.
     i64 input[2], output[2], filter[2], stride[2], dilation[2], pad[2];
-    // Strides of the images: elements from one image, row, column and channel to the next.
+    // Strides in elements of the input and of the output, along images, rows, columns and channels.
     i64 in_steps[4], out_steps[4];
 
     // Splits the index of an element of a batch of images into image, row, column and channel.
@@ -21,12 +21,13 @@ struct Depthwise {
     static __device__ inline i64 place(i64 image, i64 row, i64 column, i64 channel, const i64 (&steps)[4]) {
         return image * steps[0] + row * steps[1] + column * steps[2] + channel * steps[3];
     }
-    // The input position under a filter tap for an output position, or less than 0 in the padding.
+    // The input position, along an axis, under a filter tap for an output position; less than 0 in the padding.
     __device__ inline i64 under(int axis, i64 out, i64 tap) const {
         i64 at = out * stride[axis] + tap * dilation[axis] - pad[axis];
         return at < input[axis] ? at : -1;
     }
-    // The output position whose tap is over an input position, or less than 0 if there is none.
+    // The output position, along an axis, for which a filter tap is over an input position; less than 0 if
+    // there is none.
     __device__ inline i64 over(int axis, i64 in, i64 tap) const {
         i64 at = in + pad[axis] - tap * dilation[axis];
         return at >= 0 && at % stride[axis] == 0 && at / stride[axis] < output[axis] ? at / stride[axis] : -1;
@@ -71,7 +72,7 @@ template <class T> __global__ void depthwise_input(const T *dy, const T *w, T *d
     }
 }
 
-// The filter's gradient as partial sums: those of a tap's channels are contiguous.
+// Computes the gradient with respect to the filter, as partial sums in the order [tap, channel, part].
 template <class T>
 __global__ void depthwise_filter(const T *x, const T *dy, Wide<T> *sums, i64 images, i64 width, i64 parts, Depthwise d) {
     i64 channels = d.depth * d.multiplier, pixels = images * d.output[0] * d.output[1];

@@ -1,5 +1,6 @@
 //! Convolutions over images, and their gradients. cuDNN needs the filter's axes in another order than
-//! TensorFlow, and the same padding before and after an image. Where either differs, tensors are copied.
+//! TensorFlow, so filters are copied, and equal padding before and after an image, so images with unequal
+//! padding are copied.
 
 mod depthwise;
 pub(super) mod volumes;
@@ -47,8 +48,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// The shapes of a convolution's input and filter. A gradient op gets the shape of its result as an input with
-/// sizes.
+/// The shapes of a convolution's input and filter. A gradient op has an input with the sizes of its result.
 struct ConvShapes {
     direction: Direction,
     input: Shape,
@@ -81,7 +81,7 @@ impl ConvShapes {
         Ok(output)
     }
 
-    /// Returns the shape of the op's result.
+    /// Returns the shape of the op's result: the output, or the gradient with respect to input or filter.
     fn result<'a>(&'a self, output: &'a Shape) -> &'a Shape {
         match self.direction {
             Direction::Forward => output,
@@ -96,7 +96,7 @@ impl ConvShapes {
     }
 }
 
-/// The kernels of one node.
+/// A convolution node's attributes and kernels.
 struct Convolver {
     conv: Conv,
     mover: Mover,
@@ -104,7 +104,7 @@ struct Convolver {
     direction: Direction,
 }
 
-/// Makes a kernel for images.
+/// Makes the kernel of a convolution over images, or of one of its gradients.
 fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
     let convolver = Convolver {
         conv: Conv::of_images(init.node)?,
@@ -174,8 +174,8 @@ impl Convolver {
         self.conv.format == DataFormat::Nhwc
     }
 
-    /// Returns whether each output position depends on one input position only, so that the convolution is a
-    /// product of pixels and a matrix.
+    /// Returns whether the convolution is a matrix product of pixels and filter, because each output position
+    /// depends on one input position only.
     fn is_product(&self, sizes: &ConvSizes) -> bool {
         let is_whole = |window: &Window| {
             window.filter == 1
@@ -207,7 +207,7 @@ impl Convolver {
         Ok(Shape::new(&self.filter_order().map(|axis| filter[axis]))?)
     }
 
-    /// Returns the permutation of the filter's axes for the library.
+    /// Returns the permutation of the filter's axes that gives the library's axis order.
     fn filter_order(&self) -> [usize; 4] {
         if self.channels_last() { [3, 0, 1, 2] } else { [3, 2, 0, 1] }
     }
@@ -221,7 +221,7 @@ impl Convolver {
         Ok(out)
     }
 
-    /// Returns the padding before and after each axis if that is uneven along an axis of the image.
+    /// Returns the padding before and after each axis if the two differ along rows or columns; else `None`.
     fn margins(&self, sizes: &ConvSizes) -> Option<[(usize, usize); 4]> {
         let paddings = [&sizes.rows, &sizes.columns].map(padding);
         if paddings.iter().all(AxisPadding::is_even) {
@@ -231,7 +231,7 @@ impl Convolver {
         Some(self.conv.format.of_nhwc([(0, 0), rows, columns, (0, 0)]))
     }
 
-    /// Returns the image, copied with its padding if that is uneven.
+    /// Returns the image, copied into a padded tensor if the padding before and after it differs.
     fn padded(
         &self,
         ctx: &KernelContext<'_>,
@@ -244,8 +244,8 @@ impl Convolver {
         }
     }
 
-    /// Enqueues the convolution over an image (with its padding, if uneven), a filter in the library's axis
-    /// order, and an output.
+    /// Enqueues the library's convolution on image, filter and output. The filter is in the library's axis
+    /// order; the image contains its padding if the padding before and after it differs.
     fn enqueue(&self, ctx: &KernelContext<'_>, sizes: &ConvSizes, tensors: [&DeviceTensor; 3]) -> Result<()> {
         let [image, filter, output] = tensors;
         let stream = kernel_stream(ctx)?;
@@ -276,8 +276,8 @@ impl Convolver {
         }
     }
 
-    /// Enqueues a convolution that the library supports only with channels first: copies the tensors to that
-    /// order and the result back.
+    /// Enqueues a convolution that the library supports only with channels first: copies the tensors to
+    /// channels-first order and the result back.
     fn enqueue_channels_first(
         &self,
         ctx: &KernelContext<'_>,
@@ -325,7 +325,7 @@ fn product(
     stream.call(|driver, stream| driver.product(&product, stream))
 }
 
-/// Returns the index of the tensor that is computed, among image, filter and output.
+/// Returns the index of the tensor that the convolution computes, in the list of image, filter and output.
 fn result_of(direction: Direction) -> usize {
     match direction {
         Direction::Forward => 2,
@@ -334,7 +334,7 @@ fn result_of(direction: Direction) -> usize {
     }
 }
 
-/// Enqueues a library call with a workspace.
+/// Allocates a workspace and enqueues the library's convolution.
 fn convolve(
     ctx: &KernelContext<'_>,
     convolution: &Convolution,
@@ -352,7 +352,7 @@ fn convolve(
 }
 
 /// Allocates a workspace of the preferred size, or of the minimum size if there is not enough memory. Returns
-/// it with its size.
+/// the workspace with its size in bytes.
 fn workspace(
     ctx: &KernelContext<'_>,
     bytes: Option<WorkspaceBytes>,
@@ -370,7 +370,7 @@ fn workspace(
     }
 }
 
-/// The padding of an image along one axis that windows reach.
+/// The part of the padding along one axis of an image that windows cover, before and after the image.
 struct AxisPadding {
     before: usize,
     after: usize,
@@ -382,12 +382,13 @@ impl AxisPadding {
     }
 }
 
-/// Returns the padding along one axis, as large after the image as before it if that does not change the
-/// result.
+/// Returns the padding along one axis. The padding after the image is made as large as the padding before it if
+/// this does not change the result.
 fn padding(window: &Window) -> AxisPadding {
     let reach = window.output.saturating_sub(1) * window.stride + (window.filter - 1) * window.dilation + 1;
     let before = window.pad_before;
-    // If the windows end before the image does, as much padding after the image as before it changes nothing.
+    // `after` is the part of the padding that windows cover; more padding changes nothing unless another window
+    // fits.
     let after = reach.saturating_sub(before + window.input);
     if after < before && fits(window, before) {
         AxisPadding { before, after: before }
@@ -396,7 +397,7 @@ fn padding(window: &Window) -> AxisPadding {
     }
 }
 
-/// Returns whether this padding on both sides adds no further window.
+/// Returns whether the number of windows stays the same with `padding` on both sides of the image.
 fn fits(window: &Window, padding: usize) -> bool {
     let size = window.input + 2 * padding;
     let effective = (window.filter - 1) * window.dilation + 1;

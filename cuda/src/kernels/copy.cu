@@ -9,7 +9,8 @@ __device__ inline void move(const E *from, E *to, i64 n, i64 from_start, i64 to_
     }
 }
 
-// Copies elements, or 16 bytes at a time with `in_packs`; all numbers then count packs.
+// Copies a box of elements. With `in_packs` packs of 16 bytes are copied, and all counts, offsets and strides are in
+// packs.
 template <class E>
 __global__ void moved(const E *from, E *to, i64 n, i64 from_start, i64 to_start, i64 in_packs, Axes<2> axes) {
     if (in_packs)
@@ -18,8 +19,8 @@ __global__ void moved(const E *from, E *to, i64 n, i64 from_start, i64 to_start,
         move(from, to, n, from_start, to_start, axes);
 }
 
-// Parts that form consecutive columns of a matrix: the address of each part, and its last column + 1, counted
-// from the first part's first column.
+// Matrices that are joined side by side: the address of each part, and its last column + 1, counted from the
+// first column of the first part.
 #define MOST_PARTS 16
 struct Parts {
     i64 count, at[MOST_PARTS], ends[MOST_PARTS];
@@ -42,7 +43,8 @@ __device__ inline void move_parts(E *joined, i64 n, i64 total, i64 first, bool j
     }
 }
 
-// Copies elements, or 16 bytes at a time with `in_packs`; all numbers then count packs.
+// Joins parts side by side, or splits the joined matrix. With `in_packs` packs of 16 bytes are copied, and all
+// counts and column numbers are in packs.
 template <class E>
 __global__ void side_by_side(E *joined, i64 n, i64 total, i64 first, i64 joins, i64 in_packs, Parts parts) {
     if (in_packs)
@@ -51,7 +53,7 @@ __global__ void side_by_side(E *joined, i64 n, i64 total, i64 first, i64 joins, 
         move_parts(joined, n, total, first, joins, parts);
 }
 
-// Sets each element to one value.
+// Sets all elements of `to` to the element that `value` points to.
 template <class E> __global__ void fill(const E *value, E *to, i64 n) {
     EACH(i, n) to[i] = *value;
 }
@@ -60,7 +62,8 @@ template <class T> __global__ void ones(T *to, i64 n) {
     EACH(i, n) to[i] = narrow<T>((Wide<T>)1);
 }
 
-// `on` at the positions that the indices name along an axis, `off` elsewhere; out is [outer, depth, inner].
+// Writes `on` where the position along the axis of size `depth` equals the index, and `off` elsewhere; out is
+// [outer, depth, inner].
 template <class E, class I>
 __global__ void one_hot(const I *indices, const E *on, const E *off, E *out, i64 n, i64 depth, i64 inner) {
     EACH(i, n) {
@@ -69,8 +72,8 @@ __global__ void one_hot(const I *indices, const E *on, const E *off, E *out, i64
     }
 }
 
-// Copies slices of `inner` elements by a table of pairs (from, to), the same in each of several batches, which
-// are `from_step` and `to_step` elements apart.
+// Copies slices of `inner` elements by a table of pairs (index in source, index in target). The table applies
+// to each of several batches, which are `from_step` elements apart in the source and `to_step` in the target.
 template <class E>
 __global__ void placed(const E *from, E *to, const i64 *table, i64 n, i64 count, i64 inner, i64 from_step, i64 to_step) {
     EACH(i, n) {
@@ -79,7 +82,7 @@ __global__ void placed(const E *from, E *to, const i64 *table, i64 n, i64 count,
     }
 }
 
-// Sets the diagonals of [rows, columns] matrices to zero that are outside the band from `lower` below to
+// Copies [rows, columns] matrices, with zeros on the diagonals that are more than `lower` below or more than
 // `upper` above the main diagonal.
 template <class E> __global__ void band(const E *x, E *y, i64 n, i64 rows, i64 columns, i64 lower, i64 upper) {
     EACH(i, n) {

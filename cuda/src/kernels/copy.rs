@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 pub(super) static SOURCE: Source = Source { file: "copy.cu", text: include_str!("copy.cu") };
 
-/// Bytes that a thread copies at a time if they are contiguous: `u128` of the `.cu` files.
+/// Number of contiguous bytes that a thread copies at a time if possible: the size of `u128` in the `.cu`
+/// files.
 pub(super) const PACK: usize = 16;
 
 /// The kernel that copies boxes of elements of one dtype.
@@ -24,7 +25,8 @@ impl Mover {
         Ok(Mover(function(init, &SOURCE, format!("moved<{}>", copied_type_name(dtype)?))?))
     }
 
-    /// Copies a box of the sizes `dims` between two layouts.
+    /// Copies a box of the sizes `dims` from `source` to `target`; a layout is the offset and the strides of
+    /// the box in a tensor.
     pub(super) fn copy(
         &self,
         ctx: &KernelContext<'_>,
@@ -56,7 +58,7 @@ impl Mover {
     }
 }
 
-/// Makes the kernel of an op whose output is a box of its first input.
+/// Makes the kernel of an op whose output is a strided box of its first input; `take` returns the box.
 pub(super) fn make_box_copy(
     init: &KernelInit<'_>,
     take: impl Fn(&KernelContext<'_>) -> Result<InputBox> + Send + Sync + 'static,

@@ -45,7 +45,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// Makes a kernel for a version of the ops (`form`) and an operation (`work`).
+/// Makes the kernel of one operation on diagonals (`work`) in one version of the op (`form`).
 fn make(init: &KernelInit<'_>, form: OpVersion, work: DiagonalOp) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let diagonals = Diagonals::new(init, form, work)?;

@@ -30,7 +30,7 @@ fn einsum(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// The kernels of an einsum, besides the product.
+/// The kernels of an einsum, except the matrix product.
 struct EinsumKernels {
     mover: Mover,
     sum: Reduction,
@@ -55,7 +55,8 @@ impl EinsumKernels {
         if is_packed(&plan.to) && plan.shape.num_elements() == plan.results() {
             return Ok(DeviceTensor { shape: plan.shape.clone(), ..results });
         }
-        // Elements off a diagonal are zero.
+        // If the output has repeated indices, only elements on the diagonal are written, so the others are set
+        // to zero.
         let out = match plan.shape.num_elements() == plan.results() {
             true => allocate(ctx, dtype, plan.shape.clone())?,
             false => zeros(ctx, dtype, plan.shape.clone())?,
@@ -64,7 +65,7 @@ impl EinsumKernels {
         Ok(out)
     }
 
-    /// Returns an operand's elements in the order that the product needs.
+    /// Returns an operand of the matrix product: input `i`, permuted and summed over the axes that only it has.
     fn operand(&self, ctx: &KernelContext<'_>, i: usize, operand: &OperandAxes) -> Result<DeviceTensor> {
         let x = ctx.device_input(i)?;
         let dims: SmallVec<[usize; 6]> = operand.kept.iter().map(|axis| axis.0).collect();
@@ -85,7 +86,7 @@ impl EinsumKernels {
     }
 }
 
-/// Returns whether the axes are contiguous in this order.
+/// Returns whether a tensor with these axes, in this order, is contiguous in memory.
 fn is_packed(axes: &Axes) -> bool {
     let mut step = 1;
     axes.iter().rev().filter(|axis| axis.0 != 1).all(|&(size, own)| {
@@ -95,7 +96,7 @@ fn is_packed(axes: &Axes) -> bool {
     })
 }
 
-/// Returns the layout of the axes.
+/// Returns the layout of a tensor with these axes.
 fn layout(axes: &Axes) -> Layout {
     Layout { offset: 0, strides: axes.iter().map(|axis| axis.1 as isize).collect() }
 }

@@ -1,5 +1,5 @@
-//! Kernels of element-wise functions: `map`, `zip` and `zip_axes` of the prelude, instantiated with the
-//! structure that has the op's name.
+//! Kernels of element-wise functions: the templates `map`, `zip` and `zip_axes` of `prelude.cu`, instantiated
+//! with the structure of a `.cu` file that defines the function.
 
 use super::support::{Axes, allocate_or_reuse, function, launch, read, type_name, write};
 use crate::engine::{Arguments, Source};
@@ -8,8 +8,8 @@ use device::kernel::{Kernel, KernelContext, KernelInit};
 use graph::Shape;
 use kernels::numeric::broadcast::Plan;
 
-/// Makes a kernel whose output 0 is the function `named` of input 0, element by element; `parameter` is an
-/// argument of the function.
+/// Makes a kernel whose output 0 is the function `named` of input 0, element by element; `parameter` is passed
+/// to the function.
 pub(super) fn map(init: &KernelInit<'_>, source: &Source, named: &str, parameter: f64) -> Result<Kernel> {
     let (from, to) = (init.input_type(0), init.output_type(0));
     let name = format!("map<{named}, {}, {}>", type_name(from)?, type_name(to)?);
@@ -26,15 +26,15 @@ pub(super) fn map(init: &KernelInit<'_>, source: &Source, named: &str, parameter
     })
 }
 
-/// A function that checks two shapes and returns how they broadcast.
+/// A function that checks the shapes of two operands and returns how they broadcast.
 pub(super) type ShapeCheck = fn(&KernelContext<'_>, &Shape, &Shape) -> Result<Plan>;
 
-/// Accepts shapes that broadcast.
+/// Returns how two shapes broadcast; fails if they do not.
 pub(super) fn broadcast(_: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<Plan> {
     Plan::new(x, y)
 }
 
-/// Accepts shapes with the same number of elements.
+/// Returns the plan without broadcasting; fails if the shapes differ in the number of elements.
 pub(super) fn same_size(_: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<Plan> {
     if x.num_elements() != y.num_elements() {
         device::invalid!(
@@ -46,7 +46,7 @@ pub(super) fn same_size(_: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<P
     Ok(Plan::flat(x))
 }
 
-/// Accepts equal shapes.
+/// Returns the plan without broadcasting; fails if the shapes differ.
 pub(super) fn same_shape(ctx: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<Plan> {
     if x != y {
         let (name, op) = (&ctx.node().name, ctx.node().op.name());

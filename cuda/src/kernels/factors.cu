@@ -1,5 +1,5 @@
-// Matrix decompositions, real or complex, in double precision; one block per matrix. A matrix with NaN or
-// infinity has NaN factors, because a kernel cannot report an error.
+// Matrix decompositions, real or complex, in double precision; one block per matrix. The factors of a matrix
+// with NaN or infinity are NaN, because a kernel cannot report an error.
 
 template <class T> struct EntryOf {
     typedef double type;
@@ -88,12 +88,13 @@ template <class E> struct Matrix {
     }
 };
 
-// Number of threads that share a column, or a pair of columns.
+// Number of threads that process a pair of columns together; `reflect` uses as many neighbouring columns at a
+// time.
 #define SHARED 32
 #define GROUPS (THREADS / SHARED)
 
-// Applies a reflection to the columns of `to` from `first` on. The reflection's vector is the k-th column of
-// `of` from row k on, with 1 in row k.
+// Applies a Householder reflection, scaled by `by`, to the columns of `to` from column `first` on. The
+// reflection's vector is column k of `of` from row k on, with 1 in place of row k.
 template <class E> __device__ inline void reflect(const Matrix<E> &of, i64 k, i64 first, E by, const Matrix<E> &to) {
     __shared__ E dots[GROUPS][SHARED];
     const int lane = threadIdx.x % SHARED, group = threadIdx.x / SHARED;
@@ -116,7 +117,8 @@ template <class E> __device__ inline void reflect(const Matrix<E> &of, i64 k, i6
     }
 }
 
-// QR by Householder reflections: a unitary matrix of `inner` columns, and an upper triangular one.
+// QR decomposition by Householder reflections, into a unitary matrix of `inner` columns and an upper triangular
+// matrix.
 template <class T>
 __global__ void qr(const T *x, T *q, T *r, i64 n, i64 rows, i64 columns, i64 inner, Entry<T> *work) {
     typedef Entry<T> E;
@@ -138,7 +140,8 @@ __global__ void qr(const T *x, T *q, T *r, i64 n, i64 rows, i64 columns, i64 inn
                     factors[k] = Real<E>::of(0.0);
                 continue;
             }
-            // The diagonal becomes real, with the sign opposite to the head's, which avoids cancellation.
+            // The diagonal element becomes real, with the sign opposite to that of `head`, which avoids
+            // cancellation.
             const double norm = sqrt(square(head) + tail), beta = real(head) >= 0.0 ? -norm : norm;
             const E scale = head - Real<E>::of(beta);
             const E factor = conjugate(scaled(Real<E>::of(beta) - head, 1.0 / beta));
@@ -180,8 +183,8 @@ template <class E> struct Turn {
     double cosine;
     E sine;
 
-    // The rotation that makes the entry `between` two columns zero. `size` is its absolute value, and
-    // `difference` the second diagonal entry minus the first.
+    // The rotation that makes an off-diagonal entry, `between`, zero. `size` is the absolute value of the
+    // entry, and `difference` the second of the two columns' diagonal entries minus the first.
     __device__ inline Turn(E between, double size, double difference) {
         const double theta = difference / (2.0 * size);
         const double tangent = copysign(1.0 / (fabs(theta) + sqrt(theta * theta + 1.0)), theta);
@@ -200,8 +203,8 @@ __device__ inline bool is_finite(double x) {
     return x < highest<double>();
 }
 
-// Eigenvalues in ascending order, and optionally eigenvectors as columns, of a self-adjoint matrix, by Jacobi's
-// method. The lower triangle is read.
+// Computes the eigenvalues of self-adjoint matrices in ascending order, and optionally the eigenvectors as
+// columns, by Jacobi's method. Only the lower triangle of a matrix is read.
 template <class T>
 __global__ void self_adjoint(const T *x, T *values, T *vectors, i64 n, i64 size, Entry<T> *work) {
     typedef Entry<T> E;
@@ -223,8 +226,8 @@ __global__ void self_adjoint(const T *x, T *values, T *vectors, i64 n, i64 size,
         bool is_done = false;
         for (int sweep = 0; sweep <= SWEEPS && is_finite(norm) && !is_done; sweep++) {
             double off = 0.0;
-            // The upper of two mirrored entries is tested, because the rotations set that one to zero; rounding
-            // makes them differ.
+            // The entries above the diagonal are tested, because rotations set these to zero; their mirror
+            // images may differ by rounding.
             EACH_OF_BLOCK(e, 0, size * size) off += e / size < e % size ? square(a.at[e]) : 0.0;
             is_done = over_block<Plus>(off) <= EPSILON * EPSILON * norm;
             for (i64 step = 0; step < rounds.steps && !is_done; step++) {
@@ -240,7 +243,8 @@ __global__ void self_adjoint(const T *x, T *values, T *vectors, i64 n, i64 size,
                     sines[k] = turn.sine;
                 }
                 __syncthreads();
-                // Columns of the matrix and of the vectors first, then rows of the matrix.
+                // First the columns of the matrix and of the eigenvectors are rotated, then the rows of the
+                // matrix.
                 EACH_OF_BLOCK(e, 0, (a.rows + v.rows) * rounds.pairs) {
                     const i64 i = e / rounds.pairs, k = e % rounds.pairs;
                     i64 p, q;
@@ -282,7 +286,7 @@ __global__ void self_adjoint(const T *x, T *values, T *vectors, i64 n, i64 size,
     }
 }
 
-// The sum over the threads that share a pair.
+// Returns the sum of `value` over the group of threads that process one pair of columns.
 template <class A> __device__ inline A over_group(A value) {
     __shared__ A shared[THREADS];
     const int lane = threadIdx.x % SHARED;
@@ -307,8 +311,9 @@ struct Freest {
     }
 };
 
-// Makes row `count` of `all` a unit vector that is orthogonal to the rows before it: the axis that these cover
-// least, orthogonalised against them. The second pass removes the rounding errors of the first.
+// Makes row `count` of `all` a unit vector that is orthogonal to the rows before it: the coordinate axis with
+// the smallest projection onto those rows, orthogonalised against them. The second pass removes the rounding
+// errors of the first.
 template <class E> __device__ inline void complete(const Matrix<E> &all, i64 count, E *dots) {
     Axis free = {highest<double>(), all.columns};
     EACH_OF_BLOCK(i, 0, all.columns) {
@@ -339,9 +344,9 @@ template <class E> __device__ inline void complete(const Matrix<E> &all, i64 cou
     __syncthreads();
 }
 
-// Singular values in descending order and, optionally, the left and right singular vectors as columns: `count`
-// of the longer side, all of the shorter side. Jacobi's method rotates the columns of the matrix, or of its
-// adjoint if that has fewer columns.
+// Computes singular values in descending order and, optionally, the left and right singular vectors as columns:
+// `count` vectors for the longer side of the matrix, all vectors for the shorter side. Jacobi's method rotates
+// the columns of the matrix, or of its adjoint if the adjoint has fewer columns.
 template <class T>
 __global__ void singular(const T *x, T *values, T *u, T *v, i64 n, i64 rows, i64 columns, i64 count, i64 has_vectors,
                          Entry<T> *work) {
@@ -353,8 +358,8 @@ __global__ void singular(const T *x, T *values, T *u, T *v, i64 n, i64 rows, i64
     const double enough = EPSILON * sqrt((double)length);
     EACH_BLOCK(m, n) {
         E *at = work + m * (size * length + size * size + count * length + count + 2 * size);
-        // Each row holds a column of the matrix being rotated, of the shorter side's vectors, and of the longer
-        // side's vectors.
+        // `w` is the matrix being rotated, `turns` the singular vectors of the shorter side, and `all` those of
+        // the longer side; each row holds one column.
         const Matrix<E> w = {at, size, length}, turns = {at + size * length, has_vectors ? size : 0, size};
         const Matrix<E> all = {at + size * length + size * size, count, length};
         E *dots = all.at + count * length;

@@ -1,5 +1,5 @@
 // Fourier transforms along an axis, in double precision, by Stockham's algorithm: one pass for each factor of
-// the length, from one buffer to another, which leaves the result in order.
+// the length, from one buffer to another; the result is in natural order.
 
 __device__ inline c128 widened(float x) {
     return {x, 0.0};
@@ -22,7 +22,8 @@ template <class P> struct Given<Complex<P>> {
     }
 };
 
-// Copies a box of the input to working memory, and a box of that, divided by `by`, to the output.
+// `take` copies a box of the input to working memory; `give` copies a box of the working memory, divided by
+// `by`, to the output.
 template <class T> __global__ void take(const T *x, c128 *y, i64 n, Axes<1> axes) {
     EACH(i, n) {
         i64 at[1];
@@ -38,8 +39,8 @@ template <class T> __global__ void give(const c128 *x, T *y, i64 n, double by, A
     }
 }
 
-// `done` is the product of the factors of earlier passes; `turns` is -1 for a forward transform and 1 for an
-// inverse one.
+// Does one pass, for one factor of the length. `done` is the product of the factors of earlier passes; `turns`
+// is -1 for a forward transform and 1 for an inverse transform.
 __global__ void pass(const c128 *x, c128 *y, i64 n, i64 length, i64 inner, i64 factor, i64 done, double turns) {
     const i64 span = done * factor, step = length / factor * inner;
     EACH(i, n) {
@@ -55,7 +56,8 @@ __global__ void pass(const c128 *x, c128 *y, i64 n, i64 length, i64 inner, i64 f
     }
 }
 
-// Completes rows of which the first half is given; the rest is the conjugate mirror image.
+// Completes the rows of a transform whose first halves are given; the second half of a row is the conjugate
+// mirror image of the first.
 __global__ void mirror(const c128 *x, c128 *y, i64 n, i64 length, i64 half) {
     EACH(i, n) {
         const i64 at = i % length;

@@ -39,11 +39,11 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "FFT3D" "IFFT3D" "RFFT3D" "IRFFT3D" 3;
 };
 
-/// The sign of the exponent.
+/// The sign of the exponent in a forward and in an inverse transform.
 const FORWARD: f64 = -1.0;
 const INVERSE: f64 = 1.0;
 
-/// The kernels of one node.
+/// The kernels of a Fourier transform node.
 struct Transform {
     load: Arc<Function>,
     pass: Arc<Function>,
@@ -51,7 +51,7 @@ struct Transform {
     store: Arc<Function>,
 }
 
-/// The working memory of a transform: the values, and a buffer of the same size.
+/// The working memory of a transform: the current values, and a buffer of equal size for the next pass.
 struct WorkBuffers {
     shape: Shape,
     values: DeviceTensor,
@@ -66,7 +66,8 @@ impl WorkBuffers {
     }
 }
 
-/// Returns the axes of the box of shape `taken` at the origin of a tensor of shape `whole`.
+/// Returns the iteration over a box of shape `taken` that begins at index 0 of each axis of a tensor of shape
+/// `whole`.
 fn within(taken: &Shape, whole: &Shape) -> Result<Axes<1>> {
     let strides = whole.strides();
     Axes::new(taken.iter().zip(strides).map(|(&size, step)| (size, [step as isize])))
@@ -84,7 +85,7 @@ impl Transform {
         })
     }
 
-    /// Copies the part of the input that is in a box of this shape at the origin.
+    /// Copies a box of the input, which begins at index 0 of each axis, to working memory of this shape.
     fn load(&self, ctx: &KernelContext<'_>, x: &DeviceTensor, shape: Shape) -> Result<WorkBuffers> {
         let axes = within(&shape, &x.shape)?;
         let work = WorkBuffers::new(ctx, shape)?;
@@ -121,7 +122,8 @@ impl Transform {
         Ok(())
     }
 
-    /// Returns the whole rows of which the first halves are given.
+    /// Returns complete rows, of `shape`, for rows whose first halves are in `work`; a second half is the
+    /// mirror image of the first.
     fn mirror(&self, ctx: &KernelContext<'_>, work: &WorkBuffers, shape: Shape) -> Result<WorkBuffers> {
         let whole = WorkBuffers::new(ctx, shape)?;
         let n = whole.shape.num_elements();
@@ -131,7 +133,7 @@ impl Transform {
         Ok(whole)
     }
 
-    /// Sets the output to the values in its box, divided by `by`.
+    /// Sets output 0 to `out`, into which the leading values along each axis are copied, divided by `by`.
     fn store(
         &self,
         ctx: &mut KernelContext<'_>,
@@ -170,7 +172,7 @@ fn factors(mut length: usize) -> Vec<usize> {
     factors
 }
 
-/// Makes the kernel of a complex transform.
+/// Makes the kernel of a transform of complex numbers along the last `axes` axes.
 fn complex_transform(init: &KernelInit<'_>, axes: usize, sign: f64) -> Result<Kernel> {
     let (transform, dtype) = (Transform::new(init)?, init.output_type(0));
     Kernel::sync(move |ctx| {
@@ -187,8 +189,8 @@ fn complex_transform(init: &KernelInit<'_>, axes: usize, sign: f64) -> Result<Ke
     })
 }
 
-/// Makes the kernel of a transform of real numbers, which computes the first half of the last axis; the other
-/// half is its mirror image.
+/// Makes the kernel of a transform of real numbers. The output has only the first half of the last axis,
+/// because the second half is the conjugate mirror image of the first.
 fn of_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
     let (transform, dtype) = (Transform::new(init)?, init.output_type(0));
     Kernel::sync(move |ctx| {
@@ -214,7 +216,7 @@ fn of_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel of the inverse transform to real numbers.
+/// Makes the kernel of the inverse transform whose result is real, along the last `axes` axes.
 fn to_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
     let (transform, dtype) = (Transform::new(init)?, init.output_type(0));
     Kernel::sync(move |ctx| {

@@ -1,4 +1,4 @@
-//! Arguments and results of functions that run on a GPU, and remote calls.
+//! The ops for the arguments and results of functions that run on a GPU, and for remote calls.
 
 use super::host::same_as_cpu;
 use device::kernel::{ALL_ARGUMENTS, KernelDef};

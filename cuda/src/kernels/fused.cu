@@ -3,8 +3,8 @@
 //     static const int operands, and static const bool is_short;
 //     template <class T> static __device__ Wide<T> apply(const Wide<T> (&x)[operands]).
 
-// How an operand broadcasts to the result: not at all, from a single element, or, from SPREAD on, by a pattern
-// of strides.
+// How an operand broadcasts to the result: WHOLE has the result's shape, SINGLE has one element, and SPREAD + p
+// has the strides of pattern p.
 #define WHOLE 0
 #define SINGLE 1
 #define SPREAD 2
@@ -15,16 +15,16 @@ template <class T, int N> struct Operands {
     i64 places[N];
 };
 
-// Largest number of elements that a thread computes: 16 bytes' worth, so that memory accesses are vectors, or
-// one for a long chain, which needs its registers for intermediate values.
+// Largest number of elements that a thread computes: 16 bytes of elements, so that memory accesses are vectors,
+// or one element for a long chain, which needs the registers for intermediate values.
 template <class C, class T> __device__ constexpr int most_lanes() {
     return C::is_short ? 16 / sizeof(T) : 1;
 }
 
-// Each thread computes `width` consecutive elements, either 1 or `most_lanes`. More than 1 requires that they
-// are in one row, so that a pattern advances by the stride of the innermost axis. Without patterns `axes` is
-// unused. The result may be in the memory of an operand that does not broadcast, because each thread reads an
-// element before it writes it.
+// Each thread computes `width` consecutive elements, either 1 or `most_lanes`. With more than 1, a thread's
+// elements must be in one row, so that a pattern advances by the stride of the innermost axis. Without patterns
+// `axes` is unused. The result may be in the memory of an operand that does not broadcast, because each thread
+// reads an element before it writes it.
 template <class C, class T, bool HAS_PATTERNS>
 __global__ void chain(Operands<T, C::operands> x, T *z, i64 n, i64 width, Axes<PATTERNS> axes) {
     const int lanes = most_lanes<C, T>();

@@ -1,6 +1,7 @@
 // Rows gathered by index. An index out of range gives zeros, because a kernel cannot report an error.
 
-// out is [batches, outer, count, inner], params [batches, outer, limit, inner], indices [batches, count].
+// Gathers rows of `inner` elements. The shapes are: out [batches, outer, count, inner], params [batches, outer,
+// limit, inner], indices [batches, count].
 template <class E, class I>
 __global__ void gather(const E *params, const I *indices, E *out, i64 n, i64 outer, i64 count, i64 limit, i64 inner) {
     EACH(i, n) {
@@ -13,12 +14,13 @@ __global__ void gather(const E *params, const I *indices, E *out, i64 n, i64 out
     }
 }
 
-// Slices named by index vectors of `depth` elements; `strides` are those of the indexed axes.
+// The indexed axes, which are the first `depth` axes of a tensor; an index vector of `depth` elements selects a
+// slice.
 struct Indexed {
     i64 depth;
     i64 sizes[MOST_AXES], strides[MOST_AXES];
 
-    // Where the slice begins, or less than 0 if the vector is out of range.
+    // The offset of the slice that an index vector selects, or less than 0 if the vector is out of range.
     template <class I> __device__ inline i64 start(const I *vector) const {
         i64 at = 0;
         bool inside = true;

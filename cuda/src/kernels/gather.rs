@@ -48,7 +48,7 @@ impl Gather {
         Ok(Gather(function(init, &SOURCE, name)?))
     }
 
-    /// Gathers rows along an axis.
+    /// Returns the rows of a tensor, along an axis, that the indices in input 1 select.
     pub(super) fn run(
         &self,
         ctx: &KernelContext<'_>,
@@ -103,8 +103,8 @@ impl Gather {
 /// Largest length of an index vector: `MOST_AXES` in `Indexed` of the `.cu` files.
 const MOST_INDEXED: usize = 8;
 
-/// Returns the `Indexed` structure: depth, sizes and strides of the axes that index vectors of `depth` elements
-/// name.
+/// Returns the `Indexed` structure of the `.cu` files: `depth`, and the sizes and strides of the first `depth`
+/// axes.
 pub(super) fn indexed(shape: &Shape, depth: usize) -> Result<impl Iterator<Item = i64>> {
     if depth > MOST_INDEXED {
         return Err(Error::unimplemented(format!(

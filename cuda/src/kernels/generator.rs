@@ -1,5 +1,5 @@
-//! Pseudo-random numbers of a generator whose state is a variable in the GPU's memory, the same as the CPU's.
-//! The host never knows the state.
+//! Pseudo-random numbers of a generator whose state is a variable in the GPU's memory; the numbers are the same
+//! as on the CPU. The state is never copied to the host.
 
 use super::random::{SOURCE, bounds, group_distance, values_per_thread};
 use super::support::{allocate, function, launch, read, type_name, write};
@@ -51,8 +51,8 @@ impl GeneratorKernel {
         Ok(GeneratorKernel { generator: Generator::of(init), move_on })
     }
 
-    /// Advances the generator by `groups` of four numbers, and returns its state before: the words of the
-    /// counter, and the key.
+    /// Advances the generator by `groups` groups of four numbers, and returns the state before: the two words
+    /// of the counter, and the key.
     fn advance(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<DeviceTensor> {
         self.generator.check_algorithm(ctx)?;
         update_value(ctx, &*self.generator.variable.get(ctx)?, |state| {
@@ -64,7 +64,8 @@ impl GeneratorKernel {
         })
     }
 
-    /// Sets the output to the generator's next numbers; `more` adds arguments that only this kernel takes.
+    /// Sets output 0 to the generator's next numbers; `more` adds the arguments that are specific to the kernel
+    /// `function`.
     fn draw(
         &self,
         ctx: &mut KernelContext<'_>,
@@ -82,7 +83,7 @@ impl GeneratorKernel {
     }
 }
 
-/// Makes a kernel that draws numbers with the kernel template `kernel`.
+/// Makes a kernel that draws numbers of a generator with the template `kernel` of the `.cu` file.
 fn numbers(init: &KernelInit<'_>, kernel: &str) -> Result<Kernel> {
     let (dtype, source) = (init.output_type(0), Source::Generator(Generator::of(init)));
     let draws_again = kernel.starts_with("random_truncated");
@@ -111,7 +112,7 @@ fn integers(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes a kernel that skips numbers; with `reads` its output is the state before.
+/// Makes a kernel that skips numbers of a generator; with `reads` output 0 is the generator's state before.
 fn skip(init: &KernelInit<'_>, reads: bool) -> Result<Kernel> {
     let generator_kernel = GeneratorKernel::new(init)?;
     Kernel::sync(move |ctx| {

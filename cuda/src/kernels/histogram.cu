@@ -1,7 +1,8 @@
-// Values sorted into buckets and bins, and counted. Atomic additions have no fixed order.
+// Bucketing and counting of values, and searches in sorted rows. Counts are added atomically, in no fixed
+// order.
 
-// The bucket of each value: the number of sorted bounds that are not greater than it; for NaN that is all
-// bounds.
+// The bucket of each value: the number of sorted bounds that are not greater than it; for NaN, the number of
+// all bounds.
 template <class T> __global__ void bucketize(const T *x, const double *bounds, i32 *y, i64 n, i64 count) {
     EACH(i, n) {
         double value = (double)x[i];
@@ -17,7 +18,8 @@ template <class T> __global__ void bucketize(const T *x, const double *bounds, i
     }
 }
 
-// The index of the first of a row's sorted inputs that is not less than the value, or that is greater.
+// A search in sorted rows, for the first input that is not less than a value (`LowerBound`) or that is greater
+// (`UpperBound`).
 struct LowerBound {
     template <class W> static __device__ inline bool leads(W x, W value) {
         return x < value;
@@ -68,7 +70,8 @@ __global__ void fixed_width(const T *x, U *counts, i64 n, double low, double wid
     }
 }
 
-// Sums of the weights, or counts without weights, by number and row. A number without a bin is not counted.
+// For each row and bin, the sum of the weights of the numbers that are equal to the bin's index, or their count
+// if `weights` is null. Numbers outside the bins are not counted.
 template <class T, class I>
 __global__ void bincount(const I *numbers, const T *weights, T *sums, i64 n, i64 columns, i64 bins) {
     EACH(i, n) {

@@ -1,13 +1,14 @@
-//! Kernels that a GPU shares with the CPU: they touch no elements, or their inputs are in host memory on all
-//! devices. The latter include all kernels of `int32`, usually shapes and counts; as in TensorFlow, such
-//! tensors stay on the host.
+//! Kernels that a GPU shares with the CPU, because they read no elements, or their inputs are in host memory on
+//! all devices. Tensors of `int32`, usually shapes and counts, stay in host memory as in TensorFlow, so all
+//! their kernels are of this kind.
 
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit, ON_HOST};
 use device::segment_runner::CaptureClass;
 use device::{Error, Result};
 use graph::DType;
 
-/// Returns the definition of a kernel that is the CPU's, with these arguments in host memory.
+/// Returns the definition of a GPU kernel that is the CPU's kernel of the op, with the arguments `host_memory`
+/// in host memory.
 pub(super) const fn same_as_cpu(
     op: &'static str,
     types: &'static [(&'static str, &'static [DType])],
@@ -16,7 +17,8 @@ pub(super) const fn same_as_cpu(
     KernelDef { host_memory, ..KernelDef::of(op, types, cpu_kernel) }
 }
 
-/// Returns a definition that placement prefers less than the CPU's unless the node asks for a GPU.
+/// Returns the definition with a lower priority than the CPU's kernel, so that nodes are placed on the CPU
+/// unless they ask for a GPU.
 pub(super) const fn on_demand(def: KernelDef) -> KernelDef {
     KernelDef { priority: -1, ..def }
 }
@@ -45,7 +47,8 @@ const fn hosted(op: &'static str) -> KernelDef {
     KernelDef { mark: Some(ON_HOST), ..passing(op, &[], ALL_ARGUMENTS) }
 }
 
-/// Kernels for nodes that are marked to run on the host. They precede the unmarked kernels of the same ops.
+/// Kernels for nodes that are marked to run on the host. In the kernel table they must precede the unmarked
+/// kernels of the same ops.
 pub(super) const HOSTED: &[KernelDef] = &[hosted("LogicalAnd"), hosted("LogicalOr"), hosted("LogicalNot")];
 
 macro_rules! rows {
@@ -67,9 +70,10 @@ macro_rules! rows {
     };
 }
 
-/// First, ops that pass on their input's elements or its shape, with other host arguments; then ops that run
-/// wholly on the host, first those that compute shapes and counts; then ops whose `int32` form runs on the
-/// host.
+/// The kernels that a GPU shares with the CPU. `passing` lists ops that output their input unchanged or its
+/// shape, each with its arguments that are in host memory; `of_shapes` and `elsewhere` list ops with all
+/// arguments in host memory, `of_shapes` those whose results depend only on shapes and host inputs; `int32`
+/// lists ops whose kernels for `int32` run on the host.
 pub(super) const KERNELS: &[KernelDef] = rows! {
     passing:
         "Identity" "T" &[];

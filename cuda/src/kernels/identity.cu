@@ -1,4 +1,4 @@
-// Sets flags for non-finite values: NaN, any infinity, negative and positive infinity.
+// Sets four flags: the tensor has a NaN, an infinity, a negative infinity, a positive infinity.
 
 template <class T> __global__ void check_numerics(const T *x, i64 *found, i64 n) {
     EACH(i, n) {

@@ -1,18 +1,18 @@
-//! Iterators on a GPU, whose elements are prefetched into its memory: those of a dataset that a function
-//! generates on the GPU, as `tf.data.experimental.prefetch_to_device` builds it. They are placed on the CPU
-//! unless the graph asks for a GPU.
+//! Iterators on a GPU, whose elements are prefetched into the GPU's memory;
+//! `tf.data.experimental.prefetch_to_device` builds such an iterator over a `GeneratorDataset` on the GPU. The
+//! ops are placed on the CPU unless the graph asks for a GPU.
 
 use super::host::{on_demand, same_as_cpu};
 use device::kernel::{ALL_ARGUMENTS, KernelDef};
 use device::value::AnyTensor;
 use kernels::plan::iterator::{get_next, get_next_as_optional};
 
-/// Defines a kernel that is the CPU's, with all arguments in host memory.
+/// Defines a kernel for a GPU that is the CPU's kernel of the op, with all arguments in host memory.
 const fn hosted(op: &'static str) -> KernelDef {
     on_demand(same_as_cpu(op, &[], ALL_ARGUMENTS))
 }
 
-/// Defines a kernel that returns an iterator's next element.
+/// Defines the kernel of an op that outputs an iterator's next element.
 const fn gives(op: &'static str) -> KernelDef {
     let def = KernelDef::of(op, &[], get_next);
     on_demand(KernelDef { any_memory: &["components"], ..def })

@@ -11,7 +11,7 @@ template <class T> struct Given {
         return wide(is_flipped ? at[j * size + i] : at[i * size + j]);
     }
 };
-// The right-hand sides of a system of equations, in columns.
+// The right-hand sides of a system of equations, one per column.
 template <class T> struct RightSides {
     const T *at;
     i64 columns;
@@ -60,8 +60,8 @@ struct Largest {
     }
 };
 
-// Replaces `a` by its triangular factors, with partial pivoting, and swaps the rows of `x` along. Returns
-// whether the number of swaps was odd.
+// Replaces `a` by its triangular factors, with partial pivoting, and swaps the rows of `x` like those of `a`.
+// Returns whether the number of swaps was odd.
 __device__ inline bool factorize(const Matrix &a, const Matrix &x) {
     const i64 n = a.rows;
     bool is_odd = false;
@@ -89,7 +89,8 @@ __device__ inline bool factorize(const Matrix &a, const Matrix &x) {
     return is_odd;
 }
 
-// Solves a triangular system in place of its right-hand sides; `is_unit`: the diagonal is ones.
+// Solves a triangular system; the solution replaces the right-hand sides. With `is_unit` the diagonal is taken
+// to be ones.
 template <class A>
 __device__ inline void substitute(const A &a, const Matrix &x, bool is_lower, bool is_unit) {
     for (i64 step = 0; step < x.rows; step++) {
@@ -147,7 +148,8 @@ template <class T> __global__ void determinant(const T *x, T *y, i64 n, i64 size
     }
 }
 
-// The determinant as its sign, which is 0 or has the absolute value 1, and the logarithm of its absolute value.
+// Computes each determinant as its sign, which is 0 or has the absolute value 1, and the logarithm of its
+// absolute value.
 template <class T> __global__ void log_determinant(const T *x, T *signs, T *logs, i64 n, i64 size, double *work) {
     EACH_BLOCK(m, n) {
         const Matrix a = {work + m * size * size, size, size}, none = {};
@@ -170,7 +172,8 @@ struct RowNumbers {
         return i;
     }
 };
-// Both triangular factors in one matrix, and the permutation of the rows.
+// Computes the LU decomposition of each matrix: both triangular factors in one matrix, and the permutation of
+// the rows.
 template <class T, class I>
 __global__ void lu(const T *x, T *y, I *order, i64 n, i64 size, double *work, double *numbers) {
     EACH_BLOCK(m, n) {
@@ -184,7 +187,7 @@ __global__ void lu(const T *x, T *y, I *order, i64 n, i64 size, double *work, do
     }
 }
 
-// Without right-hand sides, the inverse.
+// Solves systems of equations; without right-hand sides, computes the inverse of each matrix.
 template <class T>
 __global__ void solve(const T *x, const T *right, T *y, i64 n, i64 size, i64 columns, i64 is_adjoint, double *work,
                       double *solutions) {

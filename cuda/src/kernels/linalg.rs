@@ -15,7 +15,7 @@ use kernels::plan::linalg::{check_systems, matrices, square, triangular_plan};
 static SOURCE: Source = Source { file: "linalg.cu", text: include_str!("linalg.cu") };
 
 const WITH_HALF: &[(&str, &[DType])] = &[("T", &[Float, Double, Half])];
-/// Dtypes of the `Batch...` ops, which only old graphs use.
+/// Dtypes of the `BatchMatrix...` and `BatchCholesky` ops, which only old graphs use.
 const OLD: &[(&str, &[DType])] = &[("T", &[Float, Double])];
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -54,7 +54,7 @@ fn cholesky(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes a kernel of a function with `outputs` scalar results per matrix.
+/// Makes a kernel of a determinant function of the `.cu` file, with `outputs` scalar results per matrix.
 fn determinant(init: &KernelInit<'_>, named: &str, outputs: usize) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let determinant = function(init, &SOURCE, format!("{named}<{}>", type_name(dtype)?))?;
@@ -100,7 +100,7 @@ fn lu(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes a kernel that solves for the right-hand sides in input 1, or computes the inverse.
+/// Makes a kernel that solves systems with the right-hand sides in input 1 (`has_right`), or computes inverses.
 fn solve(init: &KernelInit<'_>, has_right: bool) -> Result<Kernel> {
     let (dtype, is_adjoint) = (init.output_type(0), init.attr::<bool>("adjoint")?);
     let solve = function(init, &SOURCE, format!("solve<{}>", type_name(dtype)?))?;

@@ -19,7 +19,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// The factors that are transposed, and whether those are conjugated as well.
+/// Set for each factor of a product that is stored transposed, and whether such factors are also conjugated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flips {
     which: [bool; 2],
@@ -27,13 +27,13 @@ pub(super) struct Flips {
 }
 
 impl Flips {
-    /// Returns the factors that are transposed without conjugation.
+    /// Returns flips that transpose the factors `a` and `b` as given, without conjugation.
     pub(super) fn transposed(a: bool, b: bool) -> Flips {
         Flips { which: [a, b], conjugates: false }
     }
 }
 
-/// Returns the factors that are adjoint by the node's attributes.
+/// Returns flips that transpose and conjugate the factors for which `adj_x` and `adj_y` of the node are set.
 fn adjoint(init: &KernelInit<'_>) -> Result<Flips> {
     Ok(Flips { which: [init.attr("adj_x")?, init.attr("adj_y")?], conjugates: true })
 }
@@ -49,17 +49,17 @@ fn make(init: &KernelInit<'_>, flips: Flips, batches: Batches) -> Result<Kernel>
     })
 }
 
-/// An epilogue that a library may compute in the product's call.
+/// The ops after a product that a library may compute in the call of the product.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EpilogueInputs {
-    /// The input that is added to each row.
+    /// Index of the input that is added to each row of the product, if any.
     pub(super) bias: Option<usize>,
-    /// True if a `Relu` follows.
+    /// True if a `Relu` follows the product and the bias.
     pub(super) relu: bool,
 }
 
-/// Returns the product of inputs 0 and 1, and whether the whole epilogue is part of it. If not, no step of the
-/// epilogue is.
+/// Returns the product of inputs 0 and 1, and whether the library has applied the epilogue; if not, no op of
+/// the epilogue is applied.
 pub(super) fn multiply(
     ctx: &KernelContext<'_>,
     flips: Flips,
@@ -87,8 +87,8 @@ pub(super) fn multiply(
     let stream = kernel_stream(ctx)?;
     let (a, b, c) = (read(x)?, read(y)?, write(&out)?);
     let bytes = x.dtype.size().unwrap_or(0);
-    // Each call computes the products along the innermost batch axis, along which both factors have a constant
-    // stride.
+    // Each library call computes the products along the innermost batch axis, along which both factors have a
+    // constant stride.
     let axes: Vec<(usize, [usize; 2])> = plan.axes().collect();
     let (inner, outer) = match axes.split_last() {
         Some((&inner, outer)) => (inner, outer),
@@ -131,8 +131,8 @@ pub(super) fn multiply(
     Ok((out, epilogue.is_some()))
 }
 
-/// Returns the epilogue with the bias's address; `None` if the bias has a wrong size, which the kernel of
-/// `BiasAdd` then reports.
+/// Returns the epilogue with the bias's address; `None` if the bias has a wrong size, because the kernel of
+/// `BiasAdd` then reports the error.
 fn epilogue(ctx: &KernelContext<'_>, inputs: EpilogueInputs, columns: usize) -> Result<Option<Epilogue>> {
     let bias = match inputs.bias {
         None => None,

@@ -1,4 +1,4 @@
-//! Tensor arrays and lists whose elements are in the GPU's memory.
+//! The operations on elements of tensor arrays and lists for elements in the GPU's memory.
 
 use super::concat::{ColumnMover, MoveDirection};
 use super::copy::zeros;
@@ -11,7 +11,7 @@ use device::{Error, Result};
 use graph::{DType, Shape};
 use kernels::objects::memory::Memory;
 
-/// Dtypes whose tensors stay in host memory, in lists and optionals too.
+/// Dtypes whose tensors stay in host memory, also as elements of lists and optionals.
 pub(super) const HOSTED: &[DType] = &[DType::Int32, DType::Variant];
 
 /// The operations on list elements in the GPU's memory, with the kernels that an op needs for them.
@@ -35,7 +35,9 @@ impl OnGpu {
     }
 
     fn mover(&self) -> Result<&ColumnMover> {
-        self.mover.as_ref().ok_or_else(|| Error::internal("a kernel moves what it has no kernel for"))
+        self.mover
+            .as_ref()
+            .ok_or_else(|| Error::internal("no kernel that moves elements was loaded for this type"))
     }
 }
 
@@ -71,8 +73,8 @@ impl Memory for OnGpu {
         Ok(whole.into())
     }
 
-    /// Splits a tensor. All parts are enqueued before `put` is called for the first one, so that a failed copy
-    /// leaves the list unchanged.
+    /// Splits a tensor into elements, and calls `put` for each. All copies are enqueued before the first call
+    /// of `put`, so that a failed copy leaves the list unchanged.
     fn cut<T: Item>(
         &self,
         ctx: &KernelContext<'_>,
@@ -94,7 +96,7 @@ impl Memory for OnGpu {
     }
 }
 
-/// Returns an element that is in the GPU's memory.
+/// Returns the device tensor of an element; fails if the element is not in the GPU's memory.
 fn element(item: &impl Item) -> Result<&DeviceTensor> {
     item.on_device().ok_or_else(not_on_gpu)
 }

@@ -73,13 +73,13 @@ use device::KernelTable;
 use device::kernel::KernelDef;
 use std::sync::OnceLock;
 
-/// The GPU's kernels.
+/// Returns the table of all GPU kernels.
 pub fn table() -> &'static KernelTable {
     static TABLE: OnceLock<KernelTable> = OnceLock::new();
     TABLE.get_or_init(|| KernelTable::new("GPU", FAMILIES, fused::has_function))
 }
 
-/// The families of kernels. If several definitions match a node, the first is used.
+/// The kernel definitions of all op families. If several definitions match a node, the first is used.
 const FAMILIES: &[&[KernelDef]] = &[
     host::KERNELS,
     host::HOSTED,

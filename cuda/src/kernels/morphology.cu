@@ -1,15 +1,16 @@
 // Dilation of greyscale images: the maximum, over each window and channel, of a pixel plus the filter's
 // element. The gradient goes to the first pixel, or first element of the filter, that gave the maximum.
 
-// The positions of the filter along an axis.
+// The sizes and steps of a dilation along one axis.
 struct Reach {
     i64 input, filter, output, stride, rate, pad;
 
-    // The input position under the filter's first tap.
+    // The input position under the filter's first element, for an output position.
     __device__ inline i64 start(i64 output) const {
         return output * stride - pad;
     }
-    // In 32 bits, as on the CPU, so that an overflow with a huge rate gives the same position.
+    // The input position under filter element `tap`. Computed in 32 bits, as on the CPU, so that an overflow
+    // with a huge rate gives the CPU's position.
     __device__ inline i64 at(i64 output, i64 tap) const {
         return (i32)((u32)start(output) + (u32)tap * (u32)rate);
     }
@@ -39,8 +40,8 @@ struct Sizes {
     }
 };
 
-// The maximum under a window, rounded to the type, and its indices in the filter and in the input, less than 0
-// if there is none.
+// The maximum under a window, rounded to T, and the indices in the filter and in the input that give it; both
+// are less than 0 if there is no maximum.
 template <class T> struct Greatest {
     i64 image, row, column, channel;
     Wide<T> sum;
@@ -80,8 +81,8 @@ template <class T> __global__ void dilate(const T *input, const T *filter, T *y,
     EACH(i, n) y[i] = narrow<T>(Greatest<T>(input, filter, i, s).sum);
 }
 
-// If no sum was a maximum, the gradient goes to the filter's first tap, or to the window's first pixel, clamped
-// to the image.
+// The element that gets the gradient of a window. If the window has no maximum, it is the filter's first
+// element (`OfFilter`), or the window's first pixel, clamped to the image (`OfInput`).
 struct OfFilter {
     template <class T> static __device__ inline i64 place(const Greatest<T> &greatest, const Sizes &) {
         return greatest.tap < 0 ? greatest.channel : greatest.tap;

@@ -53,7 +53,7 @@ fn gradient(init: &KernelInit<'_>, of: &str, by: usize) -> Result<Kernel> {
         sizes.check_out_backprop(ctx)?;
         let sums = zeros(ctx, wide(dtype), ctx.shape(by)?.clone())?;
         let count = sums.shape.num_elements();
-        // An empty input has no element for the gradient.
+        // With an empty input there is no element that could get a gradient.
         let n = if count == 0 { 0 } else { ctx.shape(2)?.num_elements() };
         let mut arguments = Arguments::new();
         for i in 0..3 {

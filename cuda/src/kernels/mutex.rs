@@ -1,4 +1,4 @@
-//! Mutexes in the memory of the host, for graphs that place them on a GPU.
+//! Mutex ops for graphs that place them on a GPU; the mutexes are in host memory.
 
 use super::host::same_as_cpu;
 use device::kernel::{ALL_ARGUMENTS, KernelDef};

@@ -12,7 +12,7 @@ use device::{Error, Result};
 use graph::DType::{self, Double, Float, Half, Int64};
 use smallvec::smallvec;
 
-/// The op's dtypes whose tensors are in a GPU's memory.
+/// Dtypes of the collective ops, except `int32`, whose tensors stay in host memory.
 const TYPES: &[DType] = &[Half, Float, Double, Int64];
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -64,7 +64,7 @@ fn all_reduce(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Returns a value that is in a GPU's memory.
+/// Returns the device tensor of a value; fails if the value is not in a GPU's memory.
 fn device_tensor(value: Option<Value>) -> Result<DeviceTensor> {
     match value {
         Some(Value::Device(tensor)) => Ok(tensor),

@@ -16,16 +16,16 @@ struct Data {
     __device__ inline i64 channel(i64 pack, int size) const {
         return pack * size / inner % channels;
     }
-    // Returns whether all packs of a thread are of the same channels.
+    // Returns whether all packs that a thread handles belong to the same `size` channels.
     __device__ inline bool stays(int size) const {
         return inner == 1 && (i64)gridDim.x * blockDim.x * size % channels == 0;
     }
-    // The index of a thread's first element of a channel.
+    // The index in the tensor of the first element that a thread handles.
     __device__ inline i64 place(const Share &share) const {
         i64 k = share.first + share.row;
         return (k / inner * channels + share.channel) * inner + k % inner;
     }
-    // Calls `use` with the index of each element of a thread.
+    // Calls `use` with the index in the tensor of each element that a thread handles.
     template <class F> __device__ inline void each(const Share &share, F use) const {
         i64 k = share.first + share.row, at = place(share), rest = k % inner;
         i64 more = share.rows % inner, step = share.rows / inner * channels * inner + more;
@@ -42,8 +42,8 @@ struct Data {
     }
 };
 
-// The count and mean of some elements, and the sum of their squared distances from the mean; two sets are
-// combined by Chan, Golub and LeVeque (1979).
+// The count and mean of some elements, and the sum of their squared distances from the mean; the moments of two
+// sets of elements are combined by the method of Chan, Golub and LeVeque (1979).
 struct Moments {
     float count, mean, squares;
 
@@ -58,7 +58,7 @@ struct Moments {
 template <class T> __global__ void moments(const T *x, Moments *found, i64 width, i64 parts, Data data) {
     EACH_BLOCK(i, (data.channels + width - 1) / width * parts) {
         Share share(i, width, parts, data.channels, data.count());
-        // Sums are of distances from the thread's first element, to avoid cancellation.
+        // Distances from the thread's first element are summed, not the elements, to avoid cancellation.
         float pivot = 0, count = 0, sum = 0, squares = 0;
         if (share.first + share.row < share.end)
             pivot = wide(x[data.place(share)]);
@@ -98,7 +98,7 @@ __global__ void statistics(const Moments *found, const float *old_mean, const fl
 }
 
 // The linear function that normalises a channel's elements, computed with the same bits in each kernel.
-// Gradient kernels that do not need the offset pass none.
+// `offset` is null in gradient kernels that do not need it.
 struct Line {
     float middle, deviation, factor, offset;
 
@@ -142,8 +142,8 @@ struct Relu6 {
     }
 };
 
-// Handles N elements at a time; `side` is an optional summand. Values that depend on the channel are computed
-// when it changes.
+// Normalises N elements at a time, adds `side` unless it is null, and applies the activation A. Values that
+// depend on the channel are computed only when the channel changes.
 template <int N, class A, class T>
 __device__ inline void normalized(const T *x, const T *side, const float *scale, const float *offset, const float *mean,
                                   const float *variance, T *y, i64 n, float epsilon, const Data &data) {
@@ -181,7 +181,8 @@ __global__ void normalize(const T *x, const T *side, const float *scale, const f
         normalized<1, A>(x, side, scale, offset, mean, variance, y, n, (float)epsilon, data);
 }
 
-// Sums of gradients, and of gradients times distances from the mean.
+// The sums, over some elements, of the gradient, and of the gradient times the element's distance from the
+// mean.
 struct Slopes {
     float sum, moment;
 
@@ -229,7 +230,7 @@ __global__ void scale_gradients(const Slopes *found, const float *variance, floa
 // The gradient of a normalisation with respect to an element of a channel.
 struct Back {
     Line line;
-    // In training, the gradients by way of the mean and of the variance.
+    // The parts of the gradient that come through the batch's mean and variance; used only in training.
     float by_mean, by_distance;
 
     template <class T> __device__ inline float at(float slope, T x) const {
@@ -239,7 +240,8 @@ struct Back {
     }
 };
 
-// Handles N elements at a time. Values that depend on the channel are computed when it changes.
+// Computes the gradient with respect to N elements at a time. Values that depend on the channel are computed
+// only when the channel changes.
 template <int N, class A, class T>
 __device__ inline void data_slopes(const T *dy, const T *x, const float *scale, const float *offset, const float *mean,
                                    const float *variance, const float *d_scale, const float *d_offset, T *dx, i64 n,
@@ -283,8 +285,8 @@ __global__ void data_gradient(const T *dy, const T *x, const float *scale, const
         data_slopes<1, A>(dy, x, scale, offset, mean, variance, d_scale, d_offset, dx, n, (float)epsilon, training, data);
 }
 
-// Local response normalisation: `bias + alpha * sum of squares` over a channel and its neighbours, to the power
-// of -beta.
+// Local response normalisation: an element is multiplied by `(bias + alpha * sum of squares)^-beta`; the sum is
+// over the element's channel and its neighbours.
 struct LocalNorm {
     i64 channels, radius;
     double bias, alpha, beta;
@@ -311,7 +313,8 @@ template <class T> __global__ void local_response(const T *x, T *y, i64 n, Local
     }
 }
 
-// The gradient with respect to a channel, from the outputs of that channel and its neighbours.
+// The gradient of local response normalisation with respect to each element, from the gradients of its channel
+// and the neighbouring channels.
 template <class T>
 __global__ void local_response_gradient(const T *dy, const T *x, const T *y, T *dx, i64 n, LocalNorm near) {
     EACH(i, n) {

@@ -31,7 +31,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("LRNGrad", &[("T", &[Float, Half, BFloat16])], local::backward),
 ];
 
-/// The shape of the data: `Data` of the `.cu` file.
+/// The shape of the data as `[outer, channels, inner]`: `Data` of the `.cu` file.
 struct Layout {
     outer: usize,
     channels: usize,
@@ -60,13 +60,13 @@ impl Layout {
         [self.outer, self.channels, self.inner].map(|n| n as i64)
     }
 
-    /// Returns the number of channels per block: several if neighbours in memory are of different channels.
+    /// Returns the number of channels that a thread block handles: several if channels are innermost, else 1.
     fn width(&self) -> usize {
         if self.inner == 1 { self.channels.next_power_of_two().min(32) } else { 1 }
     }
 
-    /// Enqueues a kernel over `n` elements, of which each thread takes packs if possible, as `Data::has_packs`
-    /// of the `.cu` file decides.
+    /// Enqueues a kernel over `n` elements, in packs of [`PACK`] elements if possible; `Data::has_packs` of the
+    /// `.cu` file makes the same decision.
     fn over_packs(
         &self,
         ctx: &KernelContext<'_>,
@@ -81,14 +81,14 @@ impl Layout {
         kernel_stream(ctx)?.launch_strided(kernel, n / pack, period, arguments)
     }
 
-    /// Returns the number of parts of each channel.
+    /// Returns the number of parts into which the elements of each channel are divided.
     fn parts(&self) -> usize {
         let width = self.width();
         part_count(self.outer * self.inner, self.channels.div_ceil(width), MIN_PER_PART / width)
     }
 
-    /// Enqueues a kernel over the parts of all channels, with `arguments` first. The kernel writes `bytes` per
-    /// part to the returned memory.
+    /// Enqueues a kernel over the parts of all channels; `arguments` are its first arguments. The kernel writes
+    /// `bytes` bytes per part to the returned memory.
     fn over_parts(
         &self,
         ctx: &KernelContext<'_>,
@@ -104,7 +104,7 @@ impl Layout {
     }
 }
 
-/// Elements that a thread takes at once.
+/// Number of elements in a pack, which a thread reads and writes as one.
 const PACK: usize = 4;
 
 /// Size in bytes of `Moments` of the `.cu` file.
@@ -112,7 +112,8 @@ const MOMENTS: usize = 12;
 /// Size in bytes of `Slopes` of the `.cu` file.
 const SLOPES: usize = 8;
 
-/// Returns an input that must be a vector with a value for each channel; `when` starts the error message.
+/// Returns an input that must be a vector with a value for each channel; `when` is the beginning of the error
+/// message.
 fn vector<'a>(
     ctx: &'a KernelContext<'_>,
     i: usize,
@@ -133,12 +134,12 @@ fn vector<'a>(
     Ok(vector)
 }
 
-/// Loads a kernel for the output's dtype.
+/// Loads the kernel `named` of the `.cu` file for the dtype of output 0.
 fn kernel_of(init: &KernelInit<'_>, named: &str) -> Result<Arc<Function>> {
     function(init, &SOURCE, format!("{named}<{}>", type_name(init.output_type(0))?))
 }
 
-/// Loads a kernel that includes an activation.
+/// Loads the kernel `named` of the `.cu` file, for the dtype of output 0, fused with an activation.
 fn kernel_before(init: &KernelInit<'_>, named: &str, activation: &str) -> Result<Arc<Function>> {
     if ![NONE, "Relu", "Relu6"].contains(&activation) {
         let op = init.node.op.name();
@@ -147,23 +148,24 @@ fn kernel_before(init: &KernelInit<'_>, named: &str, activation: &str) -> Result
     function(init, &SOURCE, format!("{named}<{}, {activation}>", type_name(init.output_type(0))?))
 }
 
-/// The name of the activation that does nothing.
+/// The activation that changes nothing, as the `.cu` file names it.
 const NONE: &str = "Identity";
 
-/// The kernels of a normalisation.
+/// The attributes and kernels of a batch normalisation node.
 struct Forward {
     attrs: BatchNorm,
     moments: Arc<Function>,
     statistics: Arc<Function>,
     normalize: Arc<Function>,
-    /// The normalisation without its activation.
+    /// The normalisation kernel without an activation.
     alone: Arc<Function>,
-    /// The ops after the normalisation, run one by one if they cannot be fused.
+    /// The ops that are fused with the normalisation; they run one by one if the summand's shape does not allow
+    /// the fusion.
     then: Vec<FusedOp>,
 }
 
 /// The statistics of each channel: mean and variance for the running averages, then mean and variance by which
-/// the batch is normalised; for ops of six outputs also a zero, an output that is not used.
+/// the batch is normalised; for ops with six outputs also an unused output.
 type Statistics = SmallVec<[DeviceTensor; 5]>;
 
 /// Makes the kernel of a batch normalisation.
@@ -177,7 +179,8 @@ pub(super) fn forward_then(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 impl Forward {
-    /// Makes a kernel with an activation and the ops that it stands for.
+    /// Makes a batch normalisation kernel with an activation; `then` are the fused ops, for the case that they
+    /// must run one by one.
     fn make(init: &KernelInit<'_>, activation: &str, then: Vec<FusedOp>) -> Result<Kernel> {
         let forward = Forward {
             attrs: BatchNorm::of(init.node)?,
@@ -190,7 +193,7 @@ impl Forward {
         Kernel::sync(move |ctx| forward.run(ctx))
     }
 
-    /// Runs the kernel.
+    /// Computes the outputs of the node.
     fn run(&self, ctx: &mut KernelContext<'_>) -> Result<()> {
         let x = ctx.device_input(0)?;
         let layout = Layout::of(&self.attrs, &x.shape)?;
@@ -198,8 +201,8 @@ impl Forward {
         let statistics = self.statistics(ctx, &layout)?;
         let mut x = ctx.take_device_input(0)?;
         let (dtype, shape) = (x.dtype, x.shape.clone());
-        // A summand of the same shape is added by the normalisation's kernel; another one broadcasts, and the
-        // ops run one by one.
+        // A summand with the shape of `x` is added by the normalisation kernel. With a summand that broadcasts,
+        // the fused ops run one by one.
         let mut side = match ctx.num_inputs() - NORMALIZATION_INPUTS {
             1 if *ctx.shape(NORMALIZATION_INPUTS)? == shape => {
                 Some(ctx.take_device_input(NORMALIZATION_INPUTS)?)
@@ -246,7 +249,7 @@ impl Forward {
         Ok(())
     }
 
-    /// Computes or selects the statistics.
+    /// Computes the statistics of the batch in training, and else takes them from the inputs.
     fn statistics(&self, ctx: &KernelContext<'_>, layout: &Layout) -> Result<Statistics> {
         let (x, old_mean, old_variance) = (ctx.device_input(0)?, ctx.device_input(3)?, ctx.device_input(4)?);
         let per_channel = || allocate(ctx, Float, Shape::new(&[layout.channels])?);
@@ -256,7 +259,7 @@ impl Forward {
             Ok(known.into_iter().chain(reserved).collect())
         };
         if x.shape.num_elements() == 0 {
-            // The mean of no elements is NaN, whose bytes may all be 0xff.
+            // For a batch without elements mean and variance are NaN; bytes of 0xff make a NaN.
             let (mean, variance) = (per_channel()?, per_channel()?);
             for tensor in [&mean, &variance] {
                 kernel_stream(ctx)?.fill(tensor, 0xff)?;
@@ -290,17 +293,17 @@ impl Forward {
     }
 }
 
-/// Makes the kernel of the gradient.
+/// Makes the kernel of the gradient of a batch normalisation.
 fn backward(init: &KernelInit<'_>) -> Result<Kernel> {
     make_backward(init, NONE)
 }
 
-/// Makes the kernel of the gradient through an activation.
+/// Makes the kernel of the gradient of a batch normalisation fused with an activation.
 fn backward_through(init: &KernelInit<'_>) -> Result<Kernel> {
     make_backward(init, &init.attr::<String>("activation_mode")?)
 }
 
-/// Makes the kernel of the gradient through the named activation.
+/// Makes the kernel of the gradient of a batch normalisation followed by the activation.
 fn make_backward(init: &KernelInit<'_>, activation: &str) -> Result<Kernel> {
     let attrs = BatchNorm::of(init.node)?;
     let slopes = kernel_before(init, "slopes", activation)?;

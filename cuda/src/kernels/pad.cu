@@ -1,6 +1,7 @@
-// Padding with a value or with mirror images, and the gradient of the latter.
+// Padding with a value or with mirror images, and the gradient of mirror padding.
 
-// Axes with the padding before and after each in place of strides.
+// The axes of a tensor, with the padding before and after each axis; the padding is passed in place of the
+// strides of `Axes`.
 struct Margins {
     Axes<2> axes;
 
@@ -31,8 +32,8 @@ template <class E> __device__ inline void padded(const E *x, const E &around, E 
     }
 }
 
-// Pads with `value`, or with zeros if that is null. With `in_packs`, 16 bytes at a time; all numbers then count
-// packs.
+// Pads with `value`, or with zeros if `value` is null. With `in_packs` packs of 16 bytes are copied, and all
+// counts and sizes are in packs.
 template <class E> __global__ void pad(const E *x, const E *value, E *y, i64 n, i64 in_packs, Margins m) {
     const int many = sizeof(u128) / sizeof(E);
     Pack<E, many> around = {};
@@ -45,7 +46,7 @@ template <class E> __global__ void pad(const E *x, const E *value, E *y, i64 n, 
         padded(x, around.at[0], y, n, m);
 }
 
-// With the distance of the mirror image from the edge.
+// Margins that are filled with mirror images; `offset` is the distance of an image from the tensor's edge.
 struct Mirror : Margins {
     i64 offset;
 };
@@ -68,7 +69,8 @@ template <class E> __global__ void mirror(const E *x, E *y, i64 n, Mirror m) {
     }
 }
 
-// Sums the gradients of all copies of each element, up to three per axis, in their order.
+// Computes the gradient of each element: the sum of the gradients of its copies, up to three along each axis,
+// in their order in the padded tensor.
 template <class T> __global__ void mirror_gradient(const T *dy, T *dx, i64 n, Mirror m) {
     EACH(i, n) {
         i64 places[MOST_AXES][3];

@@ -29,7 +29,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// Makes the kernel of mirror padding, or of its gradient if `is_back`.
+/// Makes the kernel of mirror padding, or, with `is_back`, of the gradient of mirror padding.
 fn mirror(init: &KernelInit<'_>, is_back: bool) -> Result<Kernel> {
     let (dtype, offset) = (init.input_type(0), mirror_offset(init)?);
     let name = match is_back {
@@ -64,7 +64,7 @@ fn mirror(init: &KernelInit<'_>, is_back: bool) -> Result<Kernel> {
 /// The kernel that pads tensors of one dtype.
 pub(super) struct Padder(Arc<Function>);
 
-/// The number of elements before and after each axis.
+/// For each axis, the numbers of elements to add before and after.
 pub(super) type Paddings = [(usize, usize)];
 
 impl Padder {
@@ -96,7 +96,7 @@ impl Padder {
     }
 }
 
-/// Axes as size, padding before and padding after: `Margins` of the `.cu` file.
+/// For each axis, the size, the padding before and the padding after: `Margins` of the `.cu` file.
 struct Margins(SmallVec<[[usize; 3]; 4]>);
 
 impl Margins {
@@ -114,8 +114,8 @@ impl Margins {
         Margins(merged)
     }
 
-    /// Counts in packs of `pack` elements if all sizes of the innermost axis are multiples of that. Returns the
-    /// number of elements per unit.
+    /// Converts the innermost axis to packs of `pack` elements if its size and paddings are multiples of
+    /// `pack`. Returns the number of elements per pack, or 1 if nothing was converted.
     fn pack(&mut self, pack: usize) -> usize {
         match self.0.last_mut() {
             Some(inner) if inner.iter().all(|n| n.is_multiple_of(pack)) => {
@@ -126,7 +126,7 @@ impl Margins {
         }
     }
 
-    /// Returns the axes as the kernel takes them.
+    /// Returns the margins in the form of the kernel's argument, with the paddings in place of strides.
     fn axes(&self) -> Result<Axes<2>> {
         Axes::apart(self.0.iter().map(|&[size, before, after]| (size, [before as isize, after as isize])))
     }

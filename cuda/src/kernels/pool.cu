@@ -1,12 +1,12 @@
 // Pooling over images and volumes, and its gradients. Each result is computed by one thread, which iterates
-// over its windows, so sums are added in a fixed order. With channels last a tensor is images of pixels that
-// have an element for each channel; with channels first each channel is an image of one-element pixels. In all
-// kernels T is the element type, N the number of a pixel's elements that a thread handles as a pack, I the type
-// of indices, and S the number of spatial axes: 2 for images, 3 for volumes.
+// over its windows, so sums are added in a fixed order. With channels last a tensor consists of images whose
+// pixels have an element for each channel; with channels first each channel is an image of one-element pixels.
+// In all kernels T is the element type, N the number of a pixel's elements that a thread handles as a pack, I
+// the type of indices, and S the number of spatial axes: 2 for images, 3 for volumes.
 
 #define EACH_OF_PACK(v) _Pragma("unroll") for (int v = 0; v < N; v++)
 
-// A divisor of indices.
+// A size by which indices are divided.
 template <class I> struct Divisor {
     i64 size, factor, shift;
 
@@ -24,7 +24,7 @@ template <> __device__ inline i32 Divisor<i32>::in(i32 i) const {
     return (i32)(__umulhi(2 * (u32)i, (u32)factor) >> (int)shift);
 }
 
-// Indices along an axis, `to` excluded.
+// A range of indices along an axis; `to` is excluded.
 template <class I> struct Range {
     I from, to;
 
@@ -37,7 +37,7 @@ template <class I, int S> struct Box {
     Range<I> axes[S];
 };
 
-// The position of a pack.
+// The position of a pack: image, spatial position, and index of the pack in the pixel.
 template <class I, int S> struct Place {
     I image, space[S], pack;
 };
@@ -59,7 +59,7 @@ template <class I, int S> struct Images {
         at.image = rest;
         return at;
     }
-    // The first pack of the same image.
+    // The index of the first pack of the image that contains `at`.
     __device__ inline I start(const Place<I, S> &at) const {
         I packs_before = at.image * packs;
 #pragma unroll
@@ -67,8 +67,8 @@ template <class I, int S> struct Images {
             packs_before *= space[axis];
         return packs_before;
     }
-    // Calls `f` with the index and the spatial position of each pack of a box, in order: of the same image and
-    // the same part of the pixel as `at`.
+    // Calls `f` with the index and the spatial position of each pack in a box of pixels, in memory order. The
+    // packs are of the image, and at the place in the pixel, that `at` names.
     template <class F> __device__ inline void each(const Place<I, S> &at, const Box<I, S> &box, F f) const {
         const Range<I> none = {0, 1}, planes = S == 3 ? box.axes[0] : none;
         const Range<I> rows = box.axes[S - 2], columns = box.axes[S - 1];
@@ -84,7 +84,7 @@ template <class I, int S> struct Images {
     }
 };
 
-// The positions of windows along a spatial axis.
+// Stride, size and padding of the windows along a spatial axis.
 template <class I> struct Steps {
     Divisor<I> stride;
     i64 size, pad;
@@ -94,13 +94,13 @@ template <class I, int S> struct Windows {
     Images<I, S> input, output;
     Steps<I> steps[S];
 
-    // The inputs under the window of an output, along an axis.
+    // The range of input positions, along an axis, under the window of output position `at`.
     __device__ inline Range<I> under(int axis, I at) const {
         I from = at * steps[axis].stride - (I)steps[axis].pad, to = from + (I)steps[axis].size;
         I end = input.space[axis];
         return {from < 0 ? 0 : from, to > end ? end : to};
     }
-    // The outputs whose windows contain an input, along an axis.
+    // The range of output positions, along an axis, whose windows contain input position `at`.
     __device__ inline Range<I> over(int axis, I at) const {
         const Divisor<I> &stride = steps[axis].stride;
         I reached = at + (I)steps[axis].pad, first = reached - (I)steps[axis].size + 1;
@@ -122,14 +122,14 @@ template <class I, int S> struct Windows {
             box.axes[axis] = over(axis, at.space[axis]);
         return box;
     }
-    // The number of inputs under the window of an output.
+    // The number of input pixels under the window of an output pixel.
     __device__ inline I count(I plane, I row, I column) const {
         I count = under(S - 2, row).count() * under(S - 1, column).count();
         return S == 3 ? count * under(0, plane).count() : count;
     }
 };
 
-// Narrows a pack of results.
+// Converts a pack of results to the element type.
 template <class T, int N> __device__ inline Pack<T, N> packed(const Wide<T> (&results)[N]) {
     Pack<T, N> pack;
     EACH_OF_PACK(v) pack.at[v] = narrow<T>(results[v]);
@@ -154,8 +154,8 @@ __global__ void max_pool(const Pack<T, N> *x, Pack<T, N> *y, i64 n, Windows<I, S
     }
 }
 
-// The first maximum under each window. `places` gets its index in the image, or in the batch; less than 0 if
-// the window has no inputs. `y`, if not null, gets the maximum.
+// Finds the first maximum under each window. `places` gets its index, in the batch or in the image
+// (`in_batch`), or a number less than 0 if the window has no inputs. `y`, unless null, gets the maximum.
 template <class T, int N, class I, int S, class A = I, bool in_batch = true>
 __global__ void first_maxima(const Pack<T, N> *x, Pack<A, N> *places, Pack<T, N> *y, i64 n, Windows<I, S> w) {
     EACH(i, n) {
@@ -183,7 +183,8 @@ __global__ void first_maxima(const Pack<T, N> *x, Pack<A, N> *places, Pack<T, N>
     }
 }
 
-// The gradient of each window goes to the element that `places` names, which is under the window.
+// The gradient of max pooling: each window's gradient is added to the element under the window whose index is
+// in `places`.
 template <class T, int N, class I, int S, class A = I, bool in_batch = true>
 __global__ void max_pool_gradient(const Pack<A, N> *places, const Pack<T, N> *dy, Pack<T, N> *dx, i64 n,
                                   Windows<I, S> w) {
@@ -204,7 +205,8 @@ __global__ void max_pool_gradient(const Pack<A, N> *places, const Pack<T, N> *dy
     }
 }
 
-// Each window takes the gradient of its first element that equals the pooled one.
+// The second gradient of max pooling: each window's result is the gradient at the first element under the
+// window that equals the pooled element.
 template <class T, int N, class I, int S>
 __global__ void max_pool_second_gradient(const Pack<T, N> *x, const Pack<T, N> *y, const Pack<T, N> *dx,
                                          Pack<T, N> *dy, i64 n, Windows<I, S> w) {
@@ -230,7 +232,8 @@ __global__ void max_pool_second_gradient(const Pack<T, N> *x, const Pack<T, N> *
     }
 }
 
-// The gradient of each window goes to all elements within 1e-5 of its maximum, as TensorFlow does for volumes.
+// The gradient of max pooling for volumes: as in TensorFlow, each window's gradient is added to all elements
+// under the window within 1e-5 of the maximum.
 template <class T, int N, class I, int S>
 __global__ void near_max_pool_gradient(const Pack<T, N> *x, const Pack<T, N> *y, const Pack<T, N> *dy,
                                        Pack<T, N> *dx, i64 n, Windows<I, S> w) {

@@ -61,12 +61,12 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 const WITH_ARGMAX: &[(&str, &[DType])] = &[("T", FLOATS), ("Targmax", INDEX)];
 
-/// Returns the windows in the node's attributes, over images.
+/// Returns the windows over images that the node's attributes define.
 fn images(init: &KernelInit<'_>) -> Result<Windows> {
     Ok(Windows::Attrs(Pool::of(init.node)?))
 }
 
-/// Returns the windows in the node's attributes, over volumes.
+/// Returns the windows over volumes that the node's attributes define.
 fn volumes(init: &KernelInit<'_>) -> Result<Windows> {
     Ok(Windows::Attrs(Pool::of_volumes(init.node)?))
 }
@@ -79,37 +79,39 @@ const fn max_pool_3d_gradient(types: &'static [(&'static str, &'static [DType])]
     KernelDef::enqueuing("MaxPool3DGrad", types, |init| max_gradient(init, volumes(init)?))
 }
 
-/// The variants of a kernel.
+/// The variants of a pooling kernel for different packs and indices.
 struct KernelVariants {
-    /// Handles packs of several elements.
+    /// Handles packs of several elements, with 32-bit indices.
     wide: Arc<Function>,
-    /// Handles single elements.
+    /// Handles single elements, with 32-bit indices.
     single: Arc<Function>,
     /// Handles single elements with 64-bit indices.
     index_64: Arc<Function>,
 }
 
-/// The pooling of one node.
+/// The attributes of a pooling node.
 struct Pooling {
     windows: Windows,
     format: DataFormat,
-    /// Number of spatial axes.
+    /// Number of spatial axes: 2 for images, 3 for volumes.
     space: usize,
     dtype: DType,
 }
 
 impl Pooling {
-    /// Returns the pooling of a node.
+    /// Reads the attributes of a pooling node.
     fn new(init: &KernelInit<'_>, windows: Windows) -> Result<Pooling> {
         let pool = match windows {
             Windows::Attrs(pool) => pool,
-            // The format is known before the windows, which are inputs.
+            // The windows are known only when the kernel runs, so the data format is read with windows of size
+            // 1.
             Windows::Inputs(_) => Pool::with(init.node, &[1; 4], &[1; 4])?,
         };
         Ok(Pooling { windows, format: pool.format, space: pool.rank() - 2, dtype: init.output_type(0) })
     }
 
-    /// Loads the variants of a kernel; `more` are template arguments of this kernel only.
+    /// Loads the variants of the kernel `named`; `more` are further template arguments, which only some kernels
+    /// have.
     fn variants(&self, init: &KernelInit<'_>, named: &str, more: &str) -> Result<KernelVariants> {
         let (name, space) = (type_name(self.dtype)?, self.space);
         let variant = |pack: usize, index: &str| {
@@ -122,7 +124,7 @@ impl Pooling {
         })
     }
 
-    /// Returns the number of a pixel's elements that fit in 16 bytes, if they are contiguous.
+    /// Returns the number of elements in a pack of 16 bytes if a pixel's elements are contiguous, else 1.
     fn widest(&self) -> usize {
         match self.format {
             DataFormat::Nhwc => 16 / self.dtype.size().unwrap_or(16),
@@ -130,7 +132,7 @@ impl Pooling {
         }
     }
 
-    /// Returns the windows of a call.
+    /// Returns the windows, from the node's attributes or from its inputs.
     fn pool(&self, ctx: &KernelContext<'_>) -> Result<Pool> {
         let pool = self.windows.of(ctx)?;
         if pool.is_depthwise() {
@@ -141,7 +143,7 @@ impl Pooling {
     }
 
     /// Checks the shapes of the data, of the pooled values, and of the incoming gradient, which has the shape
-    /// of the pooled values or of the data. Returns the sizes.
+    /// of the pooled values or of the data. Returns the sizes of the pooling.
     fn gradient_sizes(&self, ctx: &KernelContext<'_>, is_of_pooled: bool) -> Result<PoolSizes> {
         let (pool, x, pooled, slopes) = (self.pool(ctx)?, ctx.shape(0)?, ctx.shape(1)?, ctx.shape(2)?);
         let sizes = pool.sizes(x)?;
@@ -156,7 +158,7 @@ impl Pooling {
         Ok(sizes)
     }
 
-    /// Returns the layout of a call's tensors.
+    /// Returns the layout of tensors with these sizes.
     fn layout(&self, sizes: &PoolSizes) -> Layout {
         let axes = [sizes.planes, sizes.rows, sizes.columns];
         let space: SmallVec<[Window; 3]> = axes[3 - self.space..].iter().copied().collect();
@@ -171,8 +173,8 @@ impl Pooling {
     }
 }
 
-/// Returns whether 32-bit indices would overflow for an input or output with `channels` channels in all images,
-/// or in the computation of an index.
+/// Returns whether 32-bit indices would overflow, in an input or output with `channels` channels in all its
+/// images together, or in the computation of an index.
 fn needs_64_bit_indices(channels: usize, space: &[Window]) -> bool {
     let most = i32::MAX as usize;
     let elements = |of: fn(&Window) -> usize| space.iter().map(of).fold(channels, usize::saturating_mul);
@@ -187,12 +189,12 @@ fn needs_64_bit_indices(channels: usize, space: &[Window]) -> bool {
         || space.iter().any(|window| reach(window) > most)
 }
 
-/// The layout of a call's tensors: images of pixels of packs.
+/// The layout of a pooling's tensors: images that consist of pixels, and pixels that consist of packs.
 struct Layout {
     space: SmallVec<[Window; 3]>,
-    /// Elements of a pixel.
+    /// Number of elements in a pixel.
     pixel: usize,
-    /// Elements of a pack.
+    /// Number of elements in a pack.
     pack: usize,
     /// True if indices need 64 bits.
     needs_64_bit_indices: bool,
@@ -213,7 +215,7 @@ impl Layout {
         if self.needs_64_bit_indices { size_of::<i64>() } else { size_of::<i32>() }
     }
 
-    /// Enqueues a kernel with these addresses, one thread per pack of `count` elements.
+    /// Enqueues a kernel over `count` elements, one thread per pack; `addresses` are its first arguments.
     fn run(
         &self,
         ctx: &KernelContext<'_>,
@@ -247,7 +249,7 @@ fn divisor(size: usize) -> [i64; 3] {
     [size as i64, factor as i64, i64::from(shift)]
 }
 
-/// Makes the kernel of a pooling.
+/// Makes the kernel of max or average pooling, which is `named` in the `.cu` file.
 fn forward(init: &KernelInit<'_>, windows: Windows, named: &str) -> Result<Kernel> {
     let pooling = Pooling::new(init, windows)?;
     let variants = pooling.variants(init, named, "")?;
@@ -262,11 +264,12 @@ fn forward(init: &KernelInit<'_>, windows: Windows, named: &str) -> Result<Kerne
     })
 }
 
-/// The kernels of the gradient of max pooling.
+/// The kernels of the gradient of max pooling; volumes use `Near`, images `First`.
 enum MaxGradient {
-    /// Finds the index of each window's maximum, then sums the gradients per index.
+    /// Finds the index of each window's first maximum, then adds the window's gradient to the element of that
+    /// index.
     First { places: KernelVariants, sums: KernelVariants },
-    /// Compares each element with the maxima of its windows.
+    /// Compares each element with the maxima of the windows that contain it.
     Near(KernelVariants),
 }
 
@@ -335,7 +338,7 @@ fn second_gradient(init: &KernelInit<'_>, windows: Windows) -> Result<Kernel> {
     })
 }
 
-/// Returns the template arguments for kernels whose indices are an input or output of the op.
+/// Returns the further template arguments of kernels that read or write the op's tensor of indices.
 fn of_argmax(init: &KernelInit<'_>) -> Result<String> {
     let in_batch: bool = init.attr("include_batch_in_index")?;
     Ok(format!(", {}, {in_batch}", type_name(init.attr("Targmax")?)?))

@@ -60,7 +60,8 @@ template <class W> __device__ inline W one() {
     return One<W>::get();
 }
 
-// Consecutive elements that are read and written as one; tensors begin at multiples of 16 bytes.
+// Consecutive elements that are read and written as one value; packs are aligned, because tensors begin at
+// multiples of 16 bytes.
 template <class T, int N> struct alignas(sizeof(T) * N) Pack {
     T at[N];
 };
@@ -137,8 +138,8 @@ template <> struct IsFloat<bf16> {
 // Iterates over n items of work with all blocks of the grid.
 #define EACH_BLOCK(i, n) for (i64 i = blockIdx.x; i < (n); i += gridDim.x)
 
-// Joint iteration over N tensors: the sizes of the axes from the outermost on, and each tensor's stride for
-// each axis.
+// Joint iteration over N tensors: the sizes of the axes, outermost first, and the strides of each tensor along
+// them.
 #define MOST_AXES 8
 template <int N> struct Axes {
     i64 rank;
@@ -157,8 +158,9 @@ template <int N> struct Axes {
     }
 };
 
-// A batched launch over several tensors: for each piece the kernel's arguments, the number of elements, and the
-// number of chunks in this and earlier pieces. A block handles a chunk at a time.
+// The arguments of a batched launch over several tensors, called pieces: for each piece the kernel's arguments,
+// the number of elements, and the number of chunks in this and earlier pieces. A block handles a chunk of
+// elements at a time.
 #define MOST_PIECES 16
 #define CHUNK 1024
 template <class P> struct Pieces {
@@ -166,7 +168,8 @@ template <class P> struct Pieces {
     P of[MOST_PIECES];
     i64 sizes[MOST_PIECES], ends[MOST_PIECES];
 
-    // Calls `use` with each piece and the index of each of its elements.
+    // Calls `use` with the arguments of each piece and the index of each element of the piece that this thread
+    // handles.
     template <class F> __device__ inline void each(F use) const {
         for (i64 chunk = blockIdx.x; chunk < ends[count - 1]; chunk += gridDim.x) {
             i64 k = 0;
@@ -190,7 +193,7 @@ template <class F, class T, class U> __global__ void zip(const T *x, const T *y,
     EACH(i, n) z[i] = narrow<U>(F::template apply<T>(wide(x[i]), wide(y[i]), parameter));
 }
 
-// The same with broadcasting.
+// z = F(x, y), element by element, with broadcasting.
 template <class F, class T, class U>
 __global__ void zip_axes(const T *x, const T *y, U *z, i64 n, double parameter, Axes<2> axes) {
     EACH(i, n) {
@@ -200,13 +203,13 @@ __global__ void zip_axes(const T *x, const T *y, U *z, i64 n, double parameter, 
     }
 }
 
-// Threads per block, as the host launches kernels.
+// Threads per block in all launches: `THREADS` of `kernel_stream.rs`.
 #define THREADS 256
 
 // Iterates over the items of a block's work with the block's threads.
 #define EACH_OF_BLOCK(i, from, to) for (i64 i = (from) + threadIdx.x; i < (to); i += THREADS)
 
-// Reduces a value of each thread of the block; all threads get the result.
+// Reduces the values of all threads of the block to one; all threads get the result.
 template <class F, class A> __device__ inline A over_block(A value) {
     __shared__ A shared[THREADS];
     __syncthreads();
@@ -220,8 +223,8 @@ template <class F, class A> __device__ inline A over_block(A value) {
     return shared[0];
 }
 
-// The inclusive prefix reduction over the block's threads; `shared` holds all of its values until the next
-// call.
+// The inclusive prefix reduction over the values of the block's threads; `shared` holds the results of all
+// threads until the next call.
 template <class F, class A> __device__ inline A running(A value, A start, A (&shared)[THREADS]) {
     __syncthreads();
     shared[threadIdx.x] = value;
@@ -236,8 +239,9 @@ template <class F, class A> __device__ inline A running(A value, A start, A (&sh
     return value;
 }
 
-// A thread's share of a block's work, which is one part of the elements of each of `width` channels.
-// Neighbouring threads have neighbouring channels, and a thread takes every `rows`-th element of the part.
+// A thread's share of a block's work. A block handles one of `parts` parts of the elements of `width` channels.
+// Neighbouring threads have neighbouring channels, and each thread handles every `rows`-th element of its
+// channel's part.
 struct Share {
     i64 channel, place, first, end;
     int row, rows;
@@ -250,13 +254,14 @@ struct Share {
         rows = THREADS / width;
         first = i % parts * size;
         end = first + size < count ? first + size : count;
-        // A channel beyond the last has no elements.
+        // A thread whose channel would be beyond the last has no elements.
         if (channel >= channels)
             end = first;
     }
 };
 
-// Reduces the values of the threads of each of a block's channels.
+// For each channel of a block, reduces the values of the threads that share the channel; these threads all get
+// the result.
 template <class F, class A> __device__ inline A over_rows(A value, int width) {
     __shared__ A shared[THREADS];
     __syncthreads();

@@ -1,6 +1,7 @@
-// Numbers rounded to the levels of a quantised model, and the gradients of that.
+// Rounding of numbers to the levels of a quantised model, and the gradients of the rounding.
 
-// A range shifted so that zero is one of its levels. If both ends are 0 the range is empty.
+// The range of a quantisation, shifted so that zero is one of its levels. The range is empty if both ends are
+// 0.
 struct Range {
     float least, most, scale, inverse;
     bool divides, is_there;
@@ -26,7 +27,7 @@ struct Range {
     }
 };
 
-// The ends of the range in the attributes, and the lowest and highest level.
+// The ends of the range, if they are attributes, and the lowest and highest level.
 struct Ends {
     double from, to, lowest, highest;
 };
@@ -42,7 +43,8 @@ __global__ void fake_quantized_gradient(const float *dy, const float *x, float *
     EACH(i, n) dx[i] = dy[i] * (float)range.contains(x[i]);
 }
 
-// With ends in memory: of one range, or of one for each channel, which are innermost.
+// Like `fake_quantized`, with the ends of the range in memory: one range, or one range for each channel, where
+// channels are innermost.
 __global__ void fake_quantized_by(const float *x, const float *from, const float *to, float *y, i64 n, i64 channels,
                                   Ends ends, i64 is_one) {
     EACH(i, n) {
@@ -52,7 +54,8 @@ __global__ void fake_quantized_by(const float *x, const float *from, const float
     }
 }
 
-// Also computes each element's contribution to the gradients of the lower and the upper end, to be summed.
+// Like `fake_quantized_gradient`, with the ends of the range in memory. `below` and `above` get each element's
+// contribution to the gradients of the lower and the upper end.
 __global__ void fake_quantized_gradient_by(const float *dy, const float *x, const float *from, const float *to, float *dx,
                                            double *below, double *above, i64 n, i64 channels, Ends ends, i64 is_one) {
     EACH(i, n) {
@@ -72,7 +75,8 @@ template <> __device__ inline double most_finite<double>() {
     return __longlong_as_double(0x7fefffffffffffffLL);
 }
 
-// Rounds to levels between the two ends of each of `count` slices along an axis, and converts back.
+// Rounds numbers to quantised levels and converts them back. Each of `count` slices along an axis has a range
+// of its own.
 template <class T>
 __global__ void round_trip(const T *x, const T *low, const T *high, T *y, i64 n, i64 count, i64 inner, double lowest,
                            double highest, i64 is_bounded, i64 is_half_up) {
@@ -80,7 +84,8 @@ __global__ void round_trip(const T *x, const T *low, const T *high, T *y, i64 n,
     EACH(i, n) {
         const i64 slice = i / inner % count;
         T from = low[slice], to = high[slice];
-        // The smaller of the two scales is used, because the larger would exceed the levels at the other end.
+        // The smaller of the scales that the two ends require is used, because with the larger one the other
+        // end would be beyond the outermost level.
         const T by_from = first * from > (T)0 ? first / from : none, by_to = last * to > (T)0 ? last / to : none;
         const T scale = by_from < by_to ? by_from : by_to;
         const T inverse = by_from < by_to ? from / first : to / last;

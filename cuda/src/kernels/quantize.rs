@@ -1,4 +1,4 @@
-//! Numbers rounded to the levels of a quantised model, and the gradients of that.
+//! Rounding of numbers to the levels of a quantised model, and the gradients of the rounding.
 
 use super::cast;
 use super::copy::zeros;
@@ -23,7 +23,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("FakeQuantWithMinMaxVarsPerChannelGradient", &[], |init| {
         by_inputs_gradient(init, true)
     }),
-    // The bounds are uploaded in each call.
+    // The bounds are in host memory, and the kernel uploads them in each run.
     KernelDef { host_memory: BOUNDS, ..KernelDef::of("QuantizeAndDequantizeV2", WIDE, round_trip) },
     KernelDef {
         host_memory: &["input_min", "input_max", "num_bits"],
@@ -73,7 +73,8 @@ fn by_attrs_gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes a kernel with the ends of the range in inputs 1 and 2.
+/// Makes the kernel of a fake quantisation with the ends of its range, or of one range per channel, in inputs 1
+/// and 2.
 fn by_inputs(init: &KernelInit<'_>, per_channel: bool) -> Result<Kernel> {
     let ends = words([0.0; 2], Levels::of(init)?);
     let quantized = function(init, &SOURCE, "fake_quantized_by".into())?;
@@ -93,7 +94,8 @@ fn by_inputs(init: &KernelInit<'_>, per_channel: bool) -> Result<Kernel> {
     })
 }
 
-/// Makes the gradient's kernel with the ends of the range in inputs 2 and 3, which have gradients too.
+/// Makes the kernel of the gradient of a fake quantisation with the ends of its range in inputs 2 and 3; the
+/// outputs include the gradients of the ends.
 fn by_inputs_gradient(init: &KernelInit<'_>, per_channel: bool) -> Result<Kernel> {
     let ends = words([0.0; 2], Levels::of(init)?);
     let gradient = function(init, &SOURCE, "fake_quantized_gradient_by".into())?;

@@ -1,4 +1,5 @@
-// Random numbers, bit for bit those of the CPU's kernels: Philox4x32-10, which makes groups of four words.
+// Random numbers, bit for bit the same as those of the CPU's kernels, by Philox4x32-10, which makes groups of
+// four 32-bit words.
 
 struct Philox {
     u32 key[2];
@@ -40,7 +41,7 @@ __device__ inline double unit(u32 high, u32 low) {
     return __longlong_as_double((i64)((u64)0x3ff << 52 | (u64)(high & 0xfffffu) << 32 | low)) - 1.0;
 }
 
-// Numbers per group: four, or two of 64 bits.
+// Number of values that are made from a group of four words: four, or two of 64 bits.
 template <class T> struct Group {
     static const int count = sizeof(T) == 8 ? 2 : 4;
 };
@@ -58,7 +59,7 @@ template <> __device__ inline bf16 uniform_of<bf16>(u32 bits) {
     return narrow<bf16>(wide(one) - 1.0f);
 }
 
-// Two numbers of mean 0 and deviation 1 (Box and Muller, 1958).
+// Makes two normal numbers of mean 0 and deviation 1 (Box and Muller, 1958).
 __device__ inline void normal_pair(u32 a, u32 b, float (&out)[2]) {
     float u = fmaxf(unit(a), 1e-7f), angle = (float)(6.283185307179586 * (double)unit(b));
     float radius = sqrtf(-2.0f * logf(u));
@@ -106,7 +107,7 @@ struct Bits {
     }
 };
 
-// One thread per group.
+// Fills `out` with numbers of distribution D; one thread per group.
 template <class D, class T> __device__ inline void draw(T *out, i64 n, u64 key, u64 low, u64 high) {
     const int count = Group<T>::count;
     EACH(g, (n + count - 1) / count) {
@@ -119,7 +120,8 @@ template <class D, class T> __device__ inline void draw(T *out, i64 n, u64 key, 
     }
 }
 
-// An integer from `least` to `least + range - 1`: the remainder of the random bits.
+// Fills `out` with integers from `least` to `least + range - 1`; each is `least` plus the remainder of random
+// bits divided by `range`.
 template <class T>
 __device__ inline void draw_integers(T *out, i64 n, u64 key, u64 low, u64 high, i64 least, u64 range) {
     const int count = Group<T>::count;
@@ -133,8 +135,8 @@ __device__ inline void draw_integers(T *out, i64 n, u64 key, u64 low, u64 high, 
     }
 }
 
-// Normal numbers within two deviations; others are drawn again. Each group has a reserved part of the stream,
-// `apart` groups from the next.
+// Normal numbers within two deviations of the mean; numbers outside are drawn again. Each thread makes its
+// values from a part of the random sequence that is reserved for it; the parts begin `apart` groups apart.
 template <class W> struct Pairs;
 template <> struct Pairs<float> {
     static const int words = 2;
@@ -185,7 +187,8 @@ template <class T> __global__ void random_truncated(T *out, i64 n, u64 key, u64 
     draw_truncated(out, n, key, low, high, apart);
 }
 
-// The same from a generator's state before it was advanced: the words of its counter, and its key.
+// The kernels `random...`, for a generator whose state is in memory. `stood` is the state before the generator
+// was advanced: the two words of the counter, and the key.
 template <class D, class T> __global__ void random_from(T *out, i64 n, const u64 *stood) {
     draw<D>(out, n, stood[2], stood[0], stood[1]);
 }
@@ -196,7 +199,7 @@ template <class T> __global__ void random_truncated_from(T *out, i64 n, const u6
     draw_truncated(out, n, stood[2], stood[0], stood[1], apart);
 }
 
-// Copies a generator's state to `stood`, and advances the generator by `groups`.
+// Copies a generator's state to `stood`, and advances the generator by `groups` groups of four words.
 __global__ void move_on(u64 *state, u64 *stood, u64 groups) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         for (int i = 0; i < 3; i++)
@@ -206,8 +209,8 @@ __global__ void move_on(u64 *state, u64 *stood, u64 groups) {
     }
 }
 
-// Cumulative weights of each row's classes; one block per row, which handles a class per thread at a time.
-// Non-finite logits have weight 0.
+// Computes the cumulative weights of each row's classes; one block per row, whose threads handle one class each
+// at a time. Non-finite logits have weight 0.
 template <class T> __global__ void shares(const T *logits, double *sums, i64 rows, i64 classes) {
     __shared__ double shared[THREADS];
     EACH_BLOCK(row, rows) {
@@ -232,7 +235,8 @@ template <class T> __global__ void shares(const T *logits, double *sums, i64 row
     }
 }
 
-// For each sample of each row, the class that a random number in [0, 1) selects; two samples share a group.
+// Samples classes: for each sample of each row, a random number in [0, 1) selects the class by the cumulative
+// weights. Two samples use one group of words.
 template <class O>
 __global__ void choose(const double *sums, O *out, i64 n, u64 key, u64 low, u64 high, i64 classes, i64 samples) {
     EACH(i, n) {

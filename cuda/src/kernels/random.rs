@@ -1,4 +1,4 @@
-//! Pseudo-random numbers, the same as the CPU's. The stream's position is kept on the host.
+//! Pseudo-random numbers, the same as on the CPU. The position in the random sequence is kept on the host.
 
 use super::host::same_as_cpu;
 use super::support::{allocate, function, kernel_stream, launch, read, type_name, write};
@@ -84,28 +84,28 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "StatelessTruncatedNormalV2" KEYED KEY, key, "random_truncated<";
 };
 
-/// The seeds are input 1.
+/// The source of random numbers of ops whose seeds are input 1.
 fn seeds(_: &KernelInit<'_>) -> Result<Source> {
     Ok(Source::Seeds(1))
 }
 
-/// Key and counter are inputs 1 and 2.
+/// The source of random numbers of ops whose key and counter are inputs 1 and 2.
 fn key(_: &KernelInit<'_>) -> Result<Source> {
     Ok(Source::Key(1))
 }
 
-/// Returns the number of values that a group of four words makes.
+/// Returns the number of values that a thread makes from a group of four 32-bit words.
 pub(super) fn values_per_thread(dtype: DType) -> usize {
     if dtype.size() == Some(8) { 2 } else { 4 }
 }
 
-/// Returns the distance between the parts of the stream that are reserved for groups whose values may be drawn
-/// again.
+/// Returns the distance, in groups of four words, between the parts of the random sequence that are reserved
+/// for the threads of a kernel that draws some values again.
 pub(super) fn group_distance(dtype: DType) -> usize {
     values_per_thread(dtype) * RESERVED / 4
 }
 
-/// Makes a kernel that draws numbers with the kernel template `kernel`.
+/// Makes a kernel that draws numbers with the template `kernel` of the `.cu` file.
 fn numbers(init: &KernelInit<'_>, source: Source, kernel: &str) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let draws_again = kernel.starts_with("random_truncated");
@@ -131,7 +131,7 @@ fn integers(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     })
 }
 
-/// Returns the range of the integers: the least, and the first that is too large.
+/// Returns the range of the integers to draw: the least integer, and the first that is too large.
 pub(super) fn bounds(ctx: &KernelContext<'_>, source: &Source, shape: &Shape) -> Result<[i64; 2]> {
     let bound = |i: usize, name: &str| -> Result<i64> {
         let bound = ctx.input(source.parameters() + i)?;
@@ -181,8 +181,8 @@ fn choices(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     })
 }
 
-/// Sets the output to the stream's next numbers, of which each thread makes `values_per_thread`; `more` adds
-/// arguments that only this kernel takes.
+/// Sets output 0 to the next numbers of `source`; each thread makes `values_per_thread` numbers. `more` adds
+/// the arguments that are specific to the kernel `function`.
 fn draw(
     ctx: &mut KernelContext<'_>,
     source: &Source,

@@ -1,5 +1,5 @@
-// Reductions along axes. A reduction defines the accumulator's initial value, the value of an element, the
-// combination of two accumulators, and the result for a number of elements.
+// Reductions along axes. A reduction defines the initial value of an accumulator, the accumulator of one
+// element, the combination of two accumulators, and the result from an accumulator and the number of elements.
 
 #define REDUCTION(NAME, START, LOAD, COMBINE, FINISH)                                                                  \
     struct NAME {                                                                                                      \
@@ -17,7 +17,7 @@
         }                                                                                                              \
     };
 
-// The square of the absolute value, the square root, and the quotient by a count.
+// Functions for the reductions: the square of the absolute value, the square root, and the quotient by a count.
 template <class W> __device__ inline W squared(W x) {
     return x * x;
 }
@@ -48,13 +48,13 @@ REDUCTION(L2Loss, (W)0, x *x, x + y, x / (W)2)
 REDUCTION(All, true, x, (bool)(x && y), x)
 REDUCTION(Any, false, x, (bool)(x || y), x)
 
-// The axes of the results, and the axes of each result's elements.
+// The axes of the input that remain in the output, and the axes that are reduced.
 struct Layout {
     Axes<1> kept;
     Axes<1> reduced;
 };
 
-// One thread per result.
+// Reduces with one thread per result.
 template <class F, class T> __global__ void reduce_each(const T *x, T *y, i64 n, i64 count, Layout layout) {
     typedef Wide<T> W;
     EACH(i, n) {
@@ -69,7 +69,8 @@ template <class F, class T> __global__ void reduce_each(const T *x, T *y, i64 n,
     }
 }
 
-// One of the `parts` into which the elements of a result are divided: the result, and the range of elements.
+// One of the parts into which the elements of a result are divided: the index of the result, and the range of
+// its elements.
 struct Part {
     i64 result, first, end;
 
@@ -80,7 +81,8 @@ struct Part {
     }
 };
 
-// The destination of partial results; a single part is written as the result.
+// The memory for partial results and for results; with a single part per result the part is written as the
+// result.
 template <class F, class T> struct Parts {
     Wide<T> *sums;
     T *y;
@@ -94,7 +96,7 @@ template <class F, class T> struct Parts {
     }
 };
 
-// One block per part of a result.
+// Reduces with one block per part of a result.
 template <class F, class T>
 __global__ void reduce_block(const T *x, Parts<F, T> to, i64 n, i64 parts, Layout layout) {
     typedef Wide<T> W;
@@ -113,8 +115,8 @@ __global__ void reduce_block(const T *x, Parts<F, T> to, i64 n, i64 parts, Layou
     }
 }
 
-// Columns of a matrix, 32 per block, so that neighbouring threads read neighbouring elements; eight threads
-// share the rows of a column, or a part of them.
+// Reduces the columns of a matrix. A block handles a part of the rows of 32 columns, so that neighbouring
+// threads read neighbouring elements; eight threads share a column.
 template <class F, class T>
 __global__ void reduce_columns(const T *x, Parts<F, T> to, i64 columns, i64 parts) {
     typedef Wide<T> W;
@@ -138,7 +140,7 @@ __global__ void reduce_columns(const T *x, Parts<F, T> to, i64 columns, i64 part
     }
 }
 
-// Combines the parts of each result; one block per result.
+// Combines the partial results of each result; one block per result.
 template <class F, class T> __global__ void reduce_parts(Parts<F, T> of, i64 n, i64 parts) {
     EACH_BLOCK(i, n) {
         Wide<T> sum = F::template start<Wide<T>>();
@@ -150,7 +152,8 @@ template <class F, class T> __global__ void reduce_parts(Parts<F, T> of, i64 n, 
     }
 }
 
-// The index of the maximum or minimum along the middle of three axes: the first of equals. NaN is ignored.
+// The index of the maximum or minimum along the middle of three axes; of equal elements the first counts. NaN
+// is ignored.
 struct ArgMax {
     template <class W> static __device__ inline W start() {
         return lowest<W>();
@@ -184,8 +187,8 @@ template <class F, class T, class I> __global__ void extreme(const T *x, I *y, i
     }
 }
 
-// Cumulative sums and products along the middle of three axes; one block per line, which handles an element per
-// thread at a time.
+// Cumulative sums and products along the middle of three axes; one block per line along that axis, whose
+// threads handle one element each at a time.
 template <class F, class T>
 __global__ void scan(const T *x, T *y, i64 lines, i64 size, i64 inner, i64 exclusive, i64 reverse) {
     typedef Wide<T> W;

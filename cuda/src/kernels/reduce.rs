@@ -1,4 +1,4 @@
-//! Reductions along axes, and the indices of extremes.
+//! Reductions along axes, indices of maxima and minima, and cumulative sums and products.
 
 use super::support::{
     Axes, NUMBERS, allocate, function, kernel_stream, launch, read, type_name, wide, write,
@@ -68,26 +68,27 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
 #[derive(Debug)]
 pub(super) struct Reduction {
     dtype: DType,
-    /// One thread per result.
+    /// The kernel with one thread per result.
     each: Arc<Function>,
-    /// One block per part of a result.
+    /// The kernel with one block per part of a result.
     block: Arc<Function>,
-    /// One block per part of 32 columns of a matrix.
+    /// The kernel for the columns of a matrix, with one block per part of 32 columns.
     columns: Arc<Function>,
-    /// Combines the parts.
+    /// The kernel that combines the partial results of each result.
     parts: Arc<Function>,
 }
 
-/// Least number of elements of a result that is computed by a block of threads.
+/// Least number of elements to reduce to a result for which a block of threads is used and not one thread.
 const MIN_PER_BLOCK: usize = 64;
 
-/// Least number of elements of a part: eight for each of a block's 256 threads.
+/// Least number of elements in a part of a result: eight for each of a block's 256 threads.
 pub(super) const MIN_PER_PART: usize = 2048;
-/// Least number of rows of a part of columns, of which eight threads share each.
+/// Least number of rows in a part of columns: eight for each of the eight threads that share a column.
 const MIN_ROWS_PER_PART: usize = 64;
 
-/// Returns the number of parts into which `count` elements are divided, if there are `blocks` results: several
-/// if the results alone would not keep a GPU busy.
+/// Returns the number of parts, of at least `least` elements, into which the `count` elements of a result are
+/// divided. There are several parts only if `blocks`, the number of blocks with one part per result, would not
+/// keep a GPU busy.
 pub(super) fn part_count(count: usize, blocks: usize, least: usize) -> usize {
     (count / least).min(BUSY_BLOCKS / blocks.max(1)).max(1)
 }
@@ -101,7 +102,8 @@ impl Reduction {
         Ok(Reduction { dtype, each, block, columns, parts: function("parts")? })
     }
 
-    /// Reduces `x` into `y`; `axes` are sizes, outermost first, with whether the axis is reduced.
+    /// Reduces `x` into `y`; `axes` are the axes of `x`, outermost first: the size, and true if the axis is
+    /// reduced.
     pub(super) fn run(
         &self,
         ctx: &KernelContext<'_>,
@@ -125,8 +127,8 @@ impl Reduction {
         self.reduce_axes(ctx, x, y, &of_kind(false), &of_kind(true))
     }
 
-    /// Reduces `x` into `y`; `kept` are the sizes and strides of the axes of `y` in `x`, `reduced` those of the
-    /// axes of each result.
+    /// Reduces `x` into `y`; `kept` are the sizes and strides of the axes of `x` that remain in `y`, `reduced`
+    /// those of the axes that are reduced.
     pub(super) fn reduce_axes(
         &self,
         ctx: &KernelContext<'_>,
@@ -150,7 +152,7 @@ impl Reduction {
         self.finish(ctx, &to)
     }
 
-    /// Reduces the columns of a matrix.
+    /// Reduces each column of the matrix `x` to an element of `y`.
     fn columns(
         &self,
         ctx: &KernelContext<'_>,
@@ -165,7 +167,7 @@ impl Reduction {
         self.finish(ctx, &to)
     }
 
-    /// Returns the destination of partial results.
+    /// Allocates the memory for `parts` partial results per result.
     fn parts<'a>(
         &self,
         ctx: &KernelContext<'_>,
@@ -185,7 +187,7 @@ impl Reduction {
         allocate(ctx, wide(self.dtype), Shape::new(&[n * parts])?)
     }
 
-    /// Combines the partial results of each result, which are contiguous.
+    /// Combines the partial results in `sums` into `y`; the partial results of one result are contiguous.
     pub(super) fn add_up(
         &self,
         ctx: &KernelContext<'_>,
@@ -207,12 +209,12 @@ impl Reduction {
     }
 }
 
-/// The destination of partial results: `Parts` of the `.cu` file.
+/// The memory for partial results and results: `Parts` of the `.cu` file.
 struct Parts<'a> {
     /// Memory for the partial results if there is more than one per result.
     sums: Option<DeviceTensor>,
     y: &'a DeviceTensor,
-    /// Elements per result.
+    /// Number of elements that are reduced to a result.
     count: usize,
     parts: usize,
 }
@@ -228,7 +230,7 @@ impl Parts<'_> {
 fn along_axes(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let keep_dims = init.attr::<bool>("keep_dims")?;
     let reduction = Reduction::new(init, named, init.input_type(0))?;
-    // A single element is its own result, except for the norm, which is an absolute value.
+    // The reduction of a single element is the element, except for the norm, which is the absolute value.
     let keeps_one = named != "EuclideanNorm";
     Kernel::sync(move |ctx| {
         let layout = ReductionLayout::new(ctx.shape(0)?, ctx.input(1)?, keep_dims)?;

@@ -1,5 +1,5 @@
-// Resizing of images and its gradients, by tables of the input positions for each output row and column.
-// Gradients of one input position are added in no fixed order.
+// Resizing of images and its gradients, by tables that list the input rows for each output row, and the input
+// columns for each output column. Gradients with respect to one input position are added in no fixed order.
 
 struct Images {
     i64 input[2], output[2], channels;
@@ -73,8 +73,9 @@ __global__ void nearest_gradient(const T *dy, const i64 *rows, const i64 *column
     }
 }
 
-// A table of any number of input positions with weights: the sum of a position's weights, a pair (first, count)
-// for each output position, then pairs (input position, weight).
+// A table with any number of input positions for each output position: the sum of the weights for one output
+// position, then a pair (index of its first entry, number of entries) for each output position, then the
+// entries (input position, weight).
 struct Weighted {
     const i64 *table;
     i64 positions;

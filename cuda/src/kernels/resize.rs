@@ -1,5 +1,5 @@
-//! Resizing of batches of images, and its gradients. The tables of each axis are computed by the CPU's code and
-//! uploaded.
+//! Resizing of batches of images, and its gradients. The tables of input positions for rows and columns are
+//! computed by the CPU's code and uploaded.
 
 use super::copy::zeros;
 use super::support::{SUMMED, allocate, copied_type_name, function, launch, read, type_name, upload, write};
@@ -93,7 +93,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Makes the kernel of a resizing that weights input positions by a table.
+/// Makes the kernel of a resizing whose output elements are weighted sums of input elements; `table` makes the
+/// table of weights along an axis.
 fn by_weights(
     init: &KernelInit<'_>,
     grid: Grid,
@@ -107,8 +108,8 @@ fn by_weights(
     })
 }
 
-/// Enqueues a kernel over the elements of the resized images that writes `out`, and sets the output to it.
-/// `table` makes the table of an axis from its input and output size.
+/// Enqueues the kernel `resize`, which writes `out` and has one thread per element of the resized images, and
+/// sets output 0 to `out`. `table` makes the table of an axis from the axis's input and output size.
 fn run(
     ctx: &mut KernelContext<'_>,
     resize: &Function,
@@ -138,19 +139,20 @@ fn run(
     Ok(())
 }
 
-/// Returns the `LinearTaps` structure of the `.cu` file for each output position.
+/// Returns the table of bilinear interpolation along an axis: a `LinearTaps` structure of the `.cu` file for
+/// each output position.
 fn pairs(grid: Grid, input: usize, output: usize) -> Vec<i64> {
     let pairs = linear_taps(grid, input, output).into_iter();
     pairs.flat_map(|at| [at.lower as i64, at.upper as i64, f64::from(at.part).to_bits() as i64]).collect()
 }
 
-/// Returns the input position for each output position.
+/// Returns the table of nearest-neighbour resizing along an axis: the input position for each output position.
 fn places(grid: Grid, input: usize, output: usize) -> Vec<i64> {
     nearest(grid, input, output).into_iter().map(|place| place as i64).collect()
 }
 
-/// Returns the `Weighted` structure of the `.cu` file: for each output position its input positions and their
-/// weights, whose sum is `whole`.
+/// Returns the table of the `Weighted` structure of the `.cu` file: for each output position the input
+/// positions and their weights, whose sum is `whole`.
 fn weighted(whole: f32, positions: &[Vec<(usize, f32)>]) -> Vec<i64> {
     let mut words = vec![f64::from(whole).to_bits() as i64];
     let mut first = 0;
@@ -163,13 +165,13 @@ fn weighted(whole: f32, positions: &[Vec<(usize, f32)>]) -> Vec<i64> {
     words
 }
 
-/// Returns the table of bicubic interpolation.
+/// Returns the table of bicubic interpolation along an axis.
 fn cubic(grid: Grid, input: usize, output: usize) -> Vec<i64> {
     let pairs = |taps: CubicTaps| taps.at.into_iter().zip(taps.weights).collect();
     weighted(1.0, &cubic_taps(grid, input, output).into_iter().map(pairs).collect::<Vec<_>>())
 }
 
-/// Returns the table of the area method.
+/// Returns the table of resizing by the area method along an axis.
 fn areas(grid: Grid, input: usize, output: usize) -> Vec<i64> {
     weighted(area_covered(grid, input, output), &area_shares(grid, input, output))
 }

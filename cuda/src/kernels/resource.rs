@@ -76,7 +76,7 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel of an assignment that adds or subtracts.
+/// Makes the kernel of `AssignAddVariableOp` or `AssignSubVariableOp`.
 fn assign_with(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
     let update = InPlaceUpdate::new(init, named)?;

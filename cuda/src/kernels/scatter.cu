@@ -1,7 +1,7 @@
 // Rows updated by index, in no fixed order for repeated indices. An index out of range is skipped, because a
 // kernel cannot report an error.
 
-// Words of an element's size, for compare-and-swap loops.
+// The unsigned integer type of an element's size, for compare-and-swap loops.
 template <int size> struct WordOf;
 template <> struct WordOf<2> {
     typedef u16 type;
@@ -78,7 +78,7 @@ struct Update {
     }
 };
 
-// Updates converted to the type of the result.
+// Converts an element of the updates to the type of the updated tensor.
 template <class A, class T> struct As {
     static __device__ inline A of(T x) {
         return (A)wide(x);
@@ -90,7 +90,8 @@ template <class T> struct As<T, T> {
     }
 };
 
-// Updates rows of `inner` elements; with `step` 0 a single update is used for all.
+// Updates the rows of `inner` elements that the indices name; with `step` 0 the first element of `updates` is
+// used for all elements.
 template <class F, class A, class T, class I>
 __global__ void scatter(A *to, const I *indices, const T *updates, i64 n, i64 rows, i64 inner, i64 step) {
     EACH(i, n) {
@@ -120,7 +121,7 @@ __global__ void scatter_nd(A *to, const I *indices, const T *updates, i64 n, i64
     }
 }
 
-// The initial value of a minimum, a maximum or a product, in the type that is computed in.
+// The greatest and the least finite value of a type, with which a minimum or a maximum starts.
 template <class T> struct Ends;
 template <> struct Ends<f16> {
     static __device__ inline float least() {

@@ -18,12 +18,12 @@ use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "scatter.cu", text: include_str!("scatter.cu") };
 
-/// Dtypes of which several threads can update one element.
+/// Dtypes for which several threads can update one element concurrently.
 pub(super) const CHANGED: &[DType] =
     &[DType::Float, DType::Double, DType::Int64, DType::Half, DType::BFloat16];
 
-/// Defines kernels of ops that name the dtype in the given attribute; each kernel is made by the given
-/// function, for an update that the `.cu` file has under the given name.
+/// Defines scatter kernels. A line has the op, the attribute with its dtype, the dtypes, the function that
+/// makes the kernel, and the name of the update in the `.cu` file.
 macro_rules! kernels {
     ($($def:ident: $($op:literal $type_attr:literal $types:ident $make:ident $function:literal;)*)*) => {
         &[
@@ -78,8 +78,8 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "ScatterNdNonAliasingAdd" "T" CHANGED on_tensor "Add";
 };
 
-/// Loads a kernel of the `.cu` file for an update of elements of dtype `to` by elements of dtype `from`;
-/// `Update` only copies elements.
+/// Loads a kernel of the `.cu` file that updates elements of dtype `to` by elements of dtype `from`; `named` is
+/// the update, of which `Update` only copies elements.
 fn updating(
     init: &KernelInit<'_>,
     kernel: &str,
@@ -92,7 +92,8 @@ fn updating(
     function(init, &SOURCE, format!("{kernel}<{named}, {to}, {from}, {}>", type_name(index)?))
 }
 
-/// Loads the kernel that sets a tensor to the neutral element of an update.
+/// Loads the kernel that sets all elements of a tensor to the initial value of a minimum, maximum or product
+/// (`named`).
 pub(super) fn start(init: &KernelInit<'_>, named: &str, dtype: DType) -> Result<Arc<Function>> {
     function(init, &SOURCE, format!("start<{named}, {}>", type_name(dtype)?))
 }
@@ -101,7 +102,7 @@ pub(super) fn start(init: &KernelInit<'_>, named: &str, dtype: DType) -> Result<
 pub(super) struct Scatter(Arc<Function>);
 
 impl Scatter {
-    /// Loads the kernel for rows of `types[0]` and updates of `types[1]`.
+    /// Loads the kernel that updates rows of dtype `types[0]` by rows of dtype `types[1]`.
     pub(super) fn new(
         init: &KernelInit<'_>,
         named: &str,
@@ -111,7 +112,7 @@ impl Scatter {
         Ok(Scatter(updating(init, "scatter", named, types, index)?))
     }
 
-    /// Enqueues the update; `updates` are a row for each index, or a scalar for all.
+    /// Enqueues the update; `updates` has a row for each index, or is one element for all rows.
     pub(super) fn run(
         &self,
         ctx: &KernelContext<'_>,
@@ -170,7 +171,7 @@ fn rows(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
 struct Slices(Arc<Function>);
 
 impl Slices {
-    /// Loads the kernel for slices of `types[0]` and updates of `types[1]`.
+    /// Loads the kernel that updates slices of dtype `types[0]` by slices of dtype `types[1]`.
     fn new(init: &KernelInit<'_>, named: &str, types: [DType; 2], index: DType) -> Result<Slices> {
         Ok(Slices(updating(init, "scatter_nd", named, types, index)?))
     }
@@ -218,8 +219,8 @@ fn slices(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-/// Makes a kernel that updates slices of a tensor, which is the output: in place if the tensor has no other
-/// holder.
+/// Makes a kernel that outputs its first input with some slices updated; the update is in place if no other
+/// tensor shares the memory.
 fn on_tensor(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let scatter = Slices::new(init, named, [init.input_type(2); 2], init.input_type(1))?;
     let is_as_variable = init.node.op.name() == "ScatterNdNonAliasingAdd";

@@ -1,4 +1,5 @@
-// Rows combined into segments. The rows of a segment are combined in order, so results are reproducible.
+// Combination of rows into one row per segment. The rows of a segment are combined in order, so results are
+// reproducible.
 
 #define COMBINATION(NAME, EMPTY, COMBINE, FINISH)                                                                      \
     struct NAME {                                                                                                      \
@@ -20,8 +21,9 @@ COMBINATION(Prod, (W)1, x *y, x)
 COMBINATION(Max, (W)0, (y > x ? y : x), x)
 COMBINATION(Min, (W)0, (y < x ? y : x), x)
 
-// A segment has the rows from its start to the next one's, or, if `indices` is not null, the rows that the
-// indices in that range name. An index out of range adds nothing, because a kernel cannot report an error.
+// Combines the rows from each segment's start to the start of the next segment, or, if `indices` is not null,
+// the rows that the indices in that range name. An index out of range adds nothing, because a kernel cannot
+// report an error.
 template <class F, class T, class I>
 __global__ void segments(const T *data, const I *indices, const i64 *starts, T *out, i64 n, i64 inner, i64 rows) {
     typedef Wide<T> W;
@@ -41,8 +43,8 @@ __global__ void segments(const T *data, const I *indices, const i64 *starts, T *
     }
 }
 
-// Adds to each index's row the gradient of its segment; `table` has the segment of each index and that
-// segment's number of indices.
+// Adds the gradient of a segment to each row that belongs to the segment. `indices` are the rows; `table` has
+// for each of them the segment and the number of rows in that segment.
 template <class F, class T, class I>
 __global__ void spread(const T *grad, const I *indices, const i64 *table, Wide<T> *out, i64 n, i64 inner, i64 rows) {
     EACH(i, n) {

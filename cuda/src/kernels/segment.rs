@@ -1,5 +1,5 @@
-//! Sums, means, products and extremes over segments, the rows with one id. Sorted ids are in host memory,
-//! because the last one determines the output's shape.
+//! Sums, means, products, minima and maxima over segments; a segment is all rows with one id. Sorted ids are in
+//! host memory, because the last one determines the output's shape.
 
 use super::cast::Narrowing;
 use super::copy::zeros;
@@ -27,8 +27,8 @@ const UNSORTED: Types = &[("T", CHANGED), ("Tindices", INDEX)];
 const SORTED: Types = &[("T", NUMBERS), ("Tindices", INDEX)];
 const SPARSE: Types = &[("T", FLOATS), ("Tidx", INDEX)];
 
-/// Arguments in host memory of ops whose output has only the rows that occur, because these determine the
-/// output's shape.
+/// Arguments in host memory of gradients whose output has only the rows that occur in `indices`, because the
+/// indices determine the output's shape.
 const PICKED: &[&str] = &["indices", "segment_ids", "dense_output_dim0"];
 
 macro_rules! kernels {
@@ -66,7 +66,7 @@ fn unsorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let combine = Scatter::new(init, named, [wide(dtype), dtype], init.input_type(1))?;
     let narrow = Narrowing::new(init, dtype)?;
-    // Sums start with zeros, so they need no initialisation.
+    // For sums no initialisation kernel is loaded, because they start with zeros.
     let start = if named == "Add" { None } else { Some(start(init, named, dtype)?) };
     Kernel::sync(move |ctx| {
         let (data, ids) = (ctx.device_input(0)?, ctx.device_input(1)?);
@@ -99,7 +99,8 @@ fn unsorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-/// Uploads the start of each segment, followed by the end of the last one.
+/// Uploads, for each segment, the position in the sorted `ids` where it starts, followed by the end of the last
+/// segment.
 fn starts(ctx: &KernelContext<'_>, ids: &[i64], segments: usize) -> Result<DeviceTensor> {
     let mut starts = Vec::with_capacity(segments + 1);
     let mut at = 0;
@@ -149,7 +150,8 @@ fn sorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-/// Loads a kernel for an element type and an index type.
+/// Loads the kernel template `kernel` for the combination `named`, the output's dtype and the dtype `index` of
+/// the indices.
 fn of_indices(init: &KernelInit<'_>, kernel: &str, named: &str, index: DType) -> Result<Arc<Function>> {
     let (element, index) = (type_name(init.output_type(0))?, type_name(index)?);
     function(init, &SOURCE, format!("{kernel}<{named}, {element}, {index}>"))
@@ -167,16 +169,16 @@ fn sparse(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-/// The kernels of a sparse segment op's gradient, which adds the gradient of each segment to its rows. The sums
-/// are in no fixed order, and in a dtype of which several threads can update one element.
+/// The kernels of a sparse segment op's gradient, which adds the gradient of each segment to the segment's
+/// rows. The sums are in no fixed order, and in a dtype that several threads can add to concurrently.
 struct SegmentGradient {
     spread: Arc<Function>,
     narrow: Narrowing,
     dtype: DType,
 }
 
-/// Loads the kernels.
 impl SegmentGradient {
+    /// Loads the kernels.
     fn new(init: &KernelInit<'_>, named: &str, index: DType) -> Result<SegmentGradient> {
         let dtype = init.output_type(0);
         Ok(SegmentGradient {
@@ -186,7 +188,7 @@ impl SegmentGradient {
         })
     }
 
-    /// Returns the gradient of `rows` rows; `places` has the row of each index.
+    /// Returns the gradient, which has `rows` rows; `places` has the row of the gradient for each index.
     fn run(
         &self,
         ctx: &KernelContext<'_>,
@@ -217,7 +219,7 @@ impl SegmentGradient {
     }
 }
 
-/// Makes the gradient's kernel.
+/// Makes the kernel of a sparse segment op's gradient.
 fn gradient(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let gradient = SegmentGradient::new(init, named, init.input_type(1))?;
     Kernel::sync(move |ctx| {
@@ -228,7 +230,8 @@ fn gradient(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel of a gradient that has only the rows that occur, and outputs their numbers.
+/// Makes the kernel of a sparse segment op's gradient that outputs only the rows that occur in the indices, and
+/// the numbers of these rows.
 fn gradient_to_picked(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let gradient = SegmentGradient::new(init, named, DType::Int64)?;
     let index = init.input_type(1);

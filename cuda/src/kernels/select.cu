@@ -9,8 +9,8 @@ __global__ void select(const bool *condition, const E *yes, const E *no, E *out,
     }
 }
 
-// Clips to bounds, each one for all elements or one per element. NaN stays; if the bounds cross, the lower one
-// is used.
+// Clips elements to two bounds; each bound is one value for all elements, or one per element. NaN stays; if the
+// bounds cross, the lower one is used.
 template <class T>
 __global__ void clip(const T *x, const T *low, const T *high, T *y, i64 n, i64 low_step, i64 high_step) {
     EACH(i, n) {

@@ -19,10 +19,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("ClipByValue", &[("T", ORDERED)], clip),
 ];
 
-/// Returns the result's shape, and the strides of the condition along it.
+/// A function that checks the inputs' shapes, and returns the result's shape and the strides of the condition
+/// along the result's axes.
 type Plan = fn(&KernelContext<'_>) -> Result<(Shape, SmallVec<[isize; 6]>)>;
 
-/// Makes a kernel that selects elements.
+/// Makes the kernel of `Select` or `SelectV2`.
 fn choosing(init: &KernelInit<'_>, plan: Plan) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let select = function(init, &SOURCE, format!("select<{}>", copied_type_name(dtype)?))?;
@@ -46,7 +47,8 @@ fn choosing(init: &KernelInit<'_>, plan: Plan) -> Result<Kernel> {
     })
 }
 
-/// The plan of `Select`, whose condition has an element per element, per row, or one for all.
+/// The plan of `Select`, whose condition has one element for each element of the result, one for each row, or
+/// one in all.
 fn rows(ctx: &KernelContext<'_>) -> Result<(Shape, SmallVec<[isize; 6]>)> {
     let (condition, shape, other) = (ctx.shape(0)?, ctx.shape(1)?, ctx.shape(2)?);
     if shape != other {

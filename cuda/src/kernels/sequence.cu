@@ -1,4 +1,4 @@
-// Rotates elements along each axis.
+// Rotates the elements of a tensor along each axis.
 template <class E> __global__ void roll(const E *x, E *y, i64 n, Axes<1> axes) {
     EACH(i, n) {
         i64 rest = i, from = 0, step = 1;
@@ -12,8 +12,9 @@ template <class E> __global__ void roll(const E *x, E *y, i64 n, Axes<1> axes) {
     }
 }
 
-// Reverses the first elements of each sequence along one axis; another axis selects the sequence's length. A
-// length out of range counts as the axis's length, because a kernel cannot report an error.
+// Reverses the first elements of each sequence, which runs along one axis; the index along another axis selects
+// the number of elements to reverse. A length out of range counts as the axis's length, because a kernel cannot
+// report an error.
 
 template <class E, class I>
 __global__ void reverse_sequence(const E *x, const I *lengths, E *y, i64 n, i64 batch_step, i64 batch, i64 step,

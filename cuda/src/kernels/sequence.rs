@@ -25,7 +25,7 @@ fn roll(init: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let shifts = shifts(ctx)?;
         let x = ctx.device_input(0)?;
-        // Axes are not merged: even axes that are contiguous in memory have shifts of their own.
+        // Axes are not merged even if they are contiguous in memory, because each axis has its own shift.
         let axes = Axes::apart(x.shape.iter().zip(&shifts).map(|(&size, &by)| (size, [by as isize])))?;
         let (out, n) = (allocate(ctx, dtype, x.shape.clone())?, x.shape.num_elements());
         let arguments = Arguments::new().address(read(x)?).address(write(&out)?).count(n);

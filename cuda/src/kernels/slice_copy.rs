@@ -1,4 +1,5 @@
-//! Copies of slices by a table from the host, which stitches, partitions and diagonals use.
+//! Copies of slices by a table that the host uploads; dynamic stitch and partition and the diagonal ops use
+//! them.
 
 use super::copy::SOURCE;
 use super::support::{copied_type_name, function, launch, read, upload, write};
@@ -13,8 +14,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(super) struct SliceCopier(Arc<Function>);
 
-/// A set of slices of `inner` elements, repeated in each of `batches`, which are `steps` elements apart in
-/// source and target.
+/// The size and the batches of slices to copy: slices have `inner` elements, and the same slices are copied in
+/// each of `batches` batches, which begin `steps[0]` elements apart in the source and `steps[1]` in the target.
 pub(super) struct Slices {
     pub(super) inner: usize,
     pub(super) batches: usize,
@@ -27,8 +28,8 @@ impl SliceCopier {
         Ok(SliceCopier(function(init, &SOURCE, format!("placed<{}>", copied_type_name(dtype)?))?))
     }
 
-    /// Copies slices; `places` are the numbers of each slice in the source and in the target. Targets must be
-    /// distinct.
+    /// Copies slices; `places` has, for each slice, its index in the source and its index in the target. The
+    /// indices in the target must be distinct.
     pub(super) fn place(
         &self,
         ctx: &KernelContext<'_>,

@@ -1,4 +1,4 @@
-// Softmax along rows, and cross entropies of it; one block per row.
+// Softmax along rows, and cross entropies of the softmax; one block per row.
 
 template <class T> struct Row {
     typedef Wide<T> W;
@@ -6,7 +6,8 @@ template <class T> struct Row {
     i64 step;
     W largest, sum;
 
-    // All threads of the block must call this, because it synchronises them.
+    // Computes the row's maximum and sum. All threads of the block must call the constructor, because it
+    // synchronises them.
     __device__ inline Row(const T *x, i64 step, i64 classes) : x(x), step(step) {
         W most = lowest<W>();
         for (i64 k = threadIdx.x; k < classes; k += THREADS)
@@ -17,7 +18,7 @@ template <class T> struct Row {
             total += exp(wide(x[k * step]) - largest);
         sum = over_block<Plus>(total);
     }
-    // An element minus the maximum.
+    // Returns element k of the row minus the row's maximum.
     __device__ inline W below(i64 k) const {
         return wide(x[k * step]) - largest;
     }
@@ -31,8 +32,8 @@ template <class T> __global__ void softmax(const T *x, T *y, i64 rows, i64 class
     }
 }
 
-// Cross entropy with a distribution per row. Both inputs may broadcast along either axis: strides of rows and
-// of classes.
+// The strides of `x` and `labels` along rows and along classes, for a cross entropy with a distribution per
+// row; a stride is 0 along an axis that broadcasts.
 struct Steps {
     i64 x[2], labels[2];
 };
@@ -55,8 +56,8 @@ __global__ void cross_entropy(const T *x, const T *labels, T *loss, T *gradient,
     }
 }
 
-// Cross entropy with one class per row; an invalid class makes the row NaN, because a kernel cannot report an
-// error.
+// Cross entropy with one class per row; an invalid class makes the loss and gradient of the row NaN, because a
+// kernel cannot report an error.
 template <class T, class L>
 __global__ void sparse_cross_entropy(const T *x, const L *labels, T *loss, T *gradient, i64 rows, i64 classes) {
     typedef Wide<T> W;

@@ -1,4 +1,4 @@
-//! Softmax, and cross entropies of it.
+//! Softmax, and cross entropies of the softmax.
 
 use super::support::{allocate, allocate_or_reuse, function, kernel_stream, read, type_name, write};
 use crate::engine::{Arguments, Source};
@@ -80,7 +80,7 @@ fn dense(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel of a cross entropy with classes.
+/// Makes the kernel of `SparseSoftmaxCrossEntropyWithLogits`, whose labels are class numbers.
 fn sparse(init: &KernelInit<'_>) -> Result<Kernel> {
     let (dtype, index) = (init.output_type(0), init.input_type(1));
     let name = format!("sparse_cross_entropy<{}, {}>", type_name(dtype)?, type_name(index)?);

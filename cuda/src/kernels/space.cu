@@ -1,11 +1,12 @@
-// Blocks of spatial axes moved into the batch and back. The wide side has the spatial axes, the narrow side has
-// parts of blocks in its batch.
+// Copies between a tensor with large spatial axes (the wide side) and a tensor in which blocks of the spatial
+// axes are moved into the batch (the narrow side).
 
 struct Blocks {
     i64 axes, batch, depth;
     i64 sizes[MOST_AXES], before[MOST_AXES], wide[MOST_AXES], narrow[MOST_AXES];
 
-    // The row of the wide side for a row of the narrow side, or less than 0 in the padding.
+    // Returns the pixel of the wide side for pixel `row` of the narrow side, or a number less than 0 if the
+    // pixel is in the padding.
     __device__ inline i64 wide_row(i64 row) const {
         i64 place[MOST_AXES];
         for (int i = (int)axes - 1; i >= 0; i--) {
@@ -26,7 +27,8 @@ struct Blocks {
     }
 };
 
-// One thread per element of the narrow side; elements in the padding become zero, or are left out.
+// Both kernels have one thread per element of the narrow side. For elements in the padding `to_batch` writes
+// zero, and `to_space` writes nothing.
 template <class E> __global__ void to_batch(const E *from, E *to, i64 n, Blocks blocks) {
     EACH(i, n) {
         i64 row = blocks.wide_row(i / blocks.depth);

@@ -1,4 +1,5 @@
-//! Blocks of spatial axes moved into the batch and back, and patches of images and volumes.
+//! Ops that move blocks of spatial axes into the batch and back, and ops that extract patches of images and
+//! volumes.
 
 use super::conv::volumes;
 use super::support::{COPIED, MOST_AXES, ORDERED, allocate, copied_type_name, function, launch, read, write};
@@ -42,7 +43,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Makes a kernel that moves blocks; with `of_squares`, blocks are squares whose size is an attribute.
+/// Makes a kernel that moves blocks into the batch (`to_batch`) or back; with `of_squares` blocks are squares
+/// whose size is an attribute, else the block sizes are an input.
 fn move_blocks(init: &KernelInit<'_>, of_squares: bool, to_batch: bool) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let block = of_squares.then(|| init.attr::<i64>("block_size")).transpose()?;
@@ -74,7 +76,7 @@ fn move_blocks(init: &KernelInit<'_>, of_squares: bool, to_batch: bool) -> Resul
 fn words(blocks: &Blocks, wide: &Shape, narrow: &Shape) -> Result<impl Iterator<Item = i64>> {
     let axes = blocks.sizes.len();
     if axes > MOST_AXES {
-        return Err(Error::unimplemented(format!("kernels of GPUs walk no more than {MOST_AXES} axes")));
+        return Err(Error::unimplemented(format!("GPU kernels support at most {MOST_AXES} axes")));
     }
     let depth: usize = wide[axes + 1..].iter().product();
     let padded = |values: Vec<usize>| {
@@ -89,7 +91,7 @@ fn words(blocks: &Blocks, wide: &Shape, narrow: &Shape) -> Result<impl Iterator<
     Ok([axes, wide[0], depth].into_iter().map(|v| v as i64).chain(tables.concat()))
 }
 
-/// Makes a kernel that extracts patches, with the kernel of convolutions over volumes.
+/// Makes a kernel that extracts patches, with the `patches` kernel of convolutions over volumes.
 fn extracting(init: &KernelInit<'_>, extraction: PatchExtraction) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let patches = function(init, &volumes::SOURCE, format!("patches<{}>", copied_type_name(dtype)?))?;

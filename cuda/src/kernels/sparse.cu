@@ -1,7 +1,8 @@
 // Sparse tensors as indices, values and a dense shape. An index out of range is skipped, because a kernel
 // cannot report an error.
 
-// Products of a sparse matrix's elements with rows of a dense matrix, added in no fixed order.
+// The product of a sparse and a dense matrix: each element of the sparse matrix is multiplied with a row of the
+// dense matrix, and the products are added in no fixed order.
 template <class T, class I>
 __global__ void sparse_product(const I *indices, const T *values, const T *dense, T *out, i64 n, i64 rows, i64 inner,
                                i64 columns, i64 flip_sparse, i64 flip_dense) {
@@ -18,7 +19,8 @@ struct Sizes {
     i64 sizes[MOST_AXES];
 };
 
-// Writes elements to their positions; with `step` 0 a single value is used for all.
+// Writes `values` to the dense tensor's positions that the indices name; with `step` 0 the first value is used
+// for all positions.
 template <class E, class I>
 __global__ void to_dense(const I *indices, const E *values, E *out, i64 n, i64 step, Sizes whole) {
     EACH(i, n) {

@@ -14,7 +14,7 @@ use kernels::plan::sparse::{dense_shape, product_sizes};
 
 static SOURCE: Source = Source { file: "sparse.cu", text: include_str!("sparse.cu") };
 
-/// Dtypes with a byte representation, which an explicit GPU placement supports; others run on the CPU.
+/// Dtypes with which a node that asks for a GPU can be placed on one: all dtypes with a byte representation.
 const ARRANGED: &[(&str, &[DType])] = &[(
     "T",
     &[
@@ -30,8 +30,8 @@ const ADDED_UP: &[(&str, &[DType])] = &[(
     ],
 )];
 
-/// Defines a kernel that is the CPU's, because the output's shape depends on all indices, which usually are on
-/// the host.
+/// Defines a kernel for a GPU that is the CPU's kernel of the op, because the output's shape depends on all
+/// indices, which usually are in host memory.
 const fn arranging(op: &'static str, types: &'static [(&'static str, &'static [DType])]) -> KernelDef {
     on_demand(same_as_cpu(op, types, ALL_ARGUMENTS))
 }
@@ -91,7 +91,7 @@ fn to_dense(init: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let (count, shape) = dense_shape(ctx)?;
         if shape.rank() > MOST_AXES {
-            return Err(Error::unimplemented(format!("kernels of GPUs walk no more than {MOST_AXES} axes")));
+            return Err(Error::unimplemented(format!("GPU kernels support at most {MOST_AXES} axes")));
         }
         let (indices, values, default) = (ctx.device_input(0)?, ctx.device_input(2)?, ctx.device_input(3)?);
         let sizes: Vec<i64> = (0..MOST_AXES).map(|i| shape.get(i).map_or(1, |&size| size as i64)).collect();

@@ -15,7 +15,8 @@ __device__ inline double zeta(double x, double q) {
     if (q == highest<double>())
         return 0.0;
     if (q <= 0.0) {
-        // A pole; with an odd x its sign depends on the side.
+        // At a pole the value is infinity for even x; for other x its sign differs on the two sides, so the
+        // result is NaN.
         if (q == floor(q))
             return rint(0.5 * x) == 0.5 * x ? highest<double>() : NOT_A_NUMBER;
         if (x != floor(x))
@@ -54,7 +55,7 @@ __device__ inline double polygamma(double n, double x) {
 // Largest number of terms of the series and of the continued fraction; both converge earlier.
 #define TERMS 2000
 
-// x^a e^-x / gamma(a)
+// Returns x^a e^-x / gamma(a), the factor of the series and of the continued fraction.
 __device__ inline double gamma_density(double a, double x) {
     return exp(a * log(x) - x - lgamma(a));
 }
@@ -114,7 +115,7 @@ __device__ inline double upper_gamma(double a, double x) {
     return x < 1.0 || x < a ? 1.0 - gamma_series(a, x) : gamma_fraction(a, x);
 }
 
-// The derivative by `a` from the series, term by term.
+// The derivative by `a`, as `inner_quantile_slope` returns it, from the derivatives of the terms of the series.
 __device__ inline double gamma_series_slope(double a, double x) {
     double term = 1.0, sum = 1.0, n = a, term_slope = 0.0, sum_slope = 0.0;
     for (int i = 0; i < TERMS; i++) {
@@ -128,8 +129,8 @@ __device__ inline double gamma_series_slope(double a, double x) {
     }
     return -x / a * (sum_slope + sum * (log(x) - digamma(a + 1.0)));
 }
-// The derivative by `a` from the continued fraction, step by step: each variable is accompanied by its
-// derivative.
+// The derivative by `a`, as `inner_quantile_slope` returns it, from the continued fraction: each variable of
+// the iteration is computed together with its derivative.
 __device__ inline double gamma_fraction_slope(double a, double x) {
     double b = x + 1.0 - a, b_slope = -1.0, c = 1.0 / LEAST_POSITIVE, c_slope = 0.0, d = 1.0 / b;
     double d_slope = -b_slope * d * d, h = d, h_slope = d_slope;
@@ -152,8 +153,9 @@ __device__ inline double gamma_fraction_slope(double a, double x) {
 __device__ inline double inner_quantile_slope(double a, double x) {
     return x > 1.0 && x > a ? gamma_fraction_slope(a, x) : gamma_series_slope(a, x);
 }
-// The derivative by `a` of the quantile, or, times the density, of the lower incomplete gamma function, with
-// its values at 0 and infinity.
+// The derivative by `a` of the gamma distribution's quantile at `x` (`is_of_quantile`), or of the regularised
+// lower incomplete gamma function, which is the former times minus the density. The limits at 0 and infinity
+// are returned explicitly.
 __device__ inline double gamma_slope(double a, double x, bool is_of_quantile) {
     if (x == 0.0)
         return 0.0;

@@ -1,4 +1,5 @@
-//! Stacks, which live as long as their step. Values stay in the GPU's memory, except those of `int32`.
+//! Stack ops; a stack lives as long as its step. Pushed values stay in the GPU's memory, except those of
+//! `int32`.
 
 use super::host::same_as_cpu;
 use super::support::COPIED;

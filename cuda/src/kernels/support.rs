@@ -13,8 +13,8 @@ use graph::{Shape, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Dtypes of arithmetic. Tensors of `int32` stay on the host, as in TensorFlow, because most of them are
-/// shapes.
+/// Dtypes of arithmetic kernels. Tensors of `int32` stay on the host, as in TensorFlow, because most of them
+/// are shapes.
 pub(super) const NUMBERS: &[DType] = &[Float, Double, Half, BFloat16, Int64];
 
 /// Dtypes of kernels that only copy elements.
@@ -23,11 +23,12 @@ pub(super) const COPIED: &[DType] = &[
     Complex128,
 ];
 
-/// Dtypes with an order.
+/// Dtypes of kernels that compare elements by order.
 pub(super) const ORDERED: &[DType] =
     &[Float, Double, Half, BFloat16, Int8, Int16, Int64, UInt8, UInt16, UInt32, UInt64];
 
-/// Dtypes of which several threads can atomically add to one element, without a compare-and-swap loop.
+/// Dtypes for which the GPU has an atomic addition, so that several threads can add to one element without a
+/// compare-and-swap loop.
 pub(super) const SUMMED: &[DType] = &[Float, Double];
 
 /// Returns the dtype that kernels compute in: `Wide` of the `.cu` files.
@@ -95,7 +96,8 @@ pub(super) fn allocate(ctx: &KernelContext<'_>, dtype: DType, shape: Shape) -> R
     kernel_stream(ctx)?.allocate(&ctx.node().name, dtype, shape)
 }
 
-/// Like [`allocate`], but returns the input's memory if it has the same dtype and size, and no other holder.
+/// Like [`allocate`], but returns the memory of an input if the input has the output's dtype and size, and no
+/// other tensor shares its memory.
 pub(super) fn allocate_or_reuse(
     ctx: &KernelContext<'_>,
     input: &mut DeviceTensor,
@@ -109,7 +111,7 @@ pub(super) fn allocate_or_reuse(
     allocate(ctx, dtype, shape)
 }
 
-/// Returns whether the tensor's memory has no other holder.
+/// Returns whether no other tensor shares the tensor's memory.
 pub(super) fn is_unique(tensor: &mut DeviceTensor) -> bool {
     Arc::get_mut(&mut tensor.memory).is_some()
 }
@@ -132,8 +134,8 @@ pub(super) const MOST_AXES: usize = 8;
 pub(super) struct Axes<const N: usize>(SmallVec<[(usize, [isize; N]); 4]>);
 
 impl<const N: usize> Axes<N> {
-    /// Returns the axes, given from the outermost on as size and each tensor's stride. Axes that are contiguous
-    /// in all tensors are merged.
+    /// Returns the iteration over `axes`, outermost first; an axis is given as its size and the stride of each
+    /// tensor. Axes that are contiguous in all tensors are merged.
     ///
     /// # Errors
     /// `Unimplemented` for more than [`MOST_AXES`] axes.
@@ -161,14 +163,14 @@ impl<const N: usize> Axes<N> {
         let axes: SmallVec<[(usize, [isize; N]); 4]> = axes.into_iter().collect();
         if axes.len() > MOST_AXES {
             return Err(Error::unimplemented(format!(
-                "kernels of GPUs walk no more than {MOST_AXES} axes, not {}",
+                "GPU kernels support at most {MOST_AXES} axes, not {}",
                 axes.len()
             )));
         }
         Ok(Axes(axes))
     }
 
-    /// Returns whether the iteration visits all tensors in memory order.
+    /// Returns whether the iteration accesses the elements of all tensors one after the other in memory order.
     pub(super) fn is_flat(&self) -> bool {
         match self.0.as_slice() {
             [] => true,
@@ -177,8 +179,8 @@ impl<const N: usize> Axes<N> {
         }
     }
 
-    /// Returns the iteration over packs of `pack` elements from these start offsets; `None` if the elements of
-    /// a pack are not contiguous, or a pack is not aligned to its size.
+    /// Returns the iteration over packs of `pack` elements, which begins at the offsets `starts` in the
+    /// tensors; `None` if the elements of a pack are not contiguous, or a pack is not aligned to its size.
     pub(super) fn in_packs(&self, pack: usize, starts: &[isize; N]) -> Option<Axes<N>> {
         let size = pack as isize;
         let are_whole = |steps: &[isize; N]| steps.iter().all(|step| step % size == 0);
@@ -198,7 +200,7 @@ impl<const N: usize> Axes<N> {
         self.0.last().map_or(1, |(size, _)| *size)
     }
 
-    /// Returns the structure of the `.cu` files: rank, sizes, and strides of each tensor.
+    /// Returns the `Axes` structure of the `.cu` files: rank, sizes, and strides of each tensor.
     pub(super) fn words(&self) -> impl Iterator<Item = i64> {
         let sizes = (0..MOST_AXES).map(|axis| self.0.get(axis).map_or(1, |(size, _)| *size as i64));
         let strides = (0..N).flat_map(move |t| {
@@ -208,7 +210,8 @@ impl<const N: usize> Axes<N> {
     }
 }
 
-/// Returns the strides of a tensor along the axes of a shape that it broadcasts to.
+/// Returns the strides of a tensor of shape `from` along the axes of shape `to`, to which it broadcasts; 0
+/// along axes that are repeated.
 pub(super) fn repeated(from: &Shape, to: &Shape) -> SmallVec<[isize; 6]> {
     let strides = from.strides();
     let missing = to.rank().saturating_sub(from.rank());

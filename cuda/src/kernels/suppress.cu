@@ -1,6 +1,7 @@
-// Non-maximum suppression: boxes in the order of their scores, except those that overlap a box chosen before.
+// Non-maximum suppression: boxes are chosen in the order of their scores, except boxes that overlap a box
+// chosen before.
 
-// Rounds to T.
+// Rounds to type T, so that each step has the precision of the CPU's kernel.
 template <class T> __device__ inline float rounded(float x) {
     return wide(narrow<T>(x));
 }
@@ -12,7 +13,7 @@ __device__ inline float most(float x, float y) {
     return x < y ? y : x;
 }
 
-// A box with its corners in order.
+// A box with top <= bottom and left <= right.
 template <class T> struct Box {
     float top, left, bottom, right;
 
@@ -26,7 +27,7 @@ template <class T> struct Box {
     __device__ inline float area() const {
         return rounded<T>(rounded<T>(bottom - top) * rounded<T>(right - left));
     }
-    // Intersection over union with another box.
+    // Returns the area of the intersection with another box, divided by the area of the union.
     __device__ inline float overlap(const Box &other) const {
         const float own = area(), its = other.area();
         if (own <= 0.0f || its <= 0.0f)
@@ -38,7 +39,7 @@ template <class T> struct Box {
     }
 };
 
-// A candidate box as one number. A larger score makes a larger number, and so does, for equal scores, a smaller
+// A candidate box encoded as one number: larger for a larger score, and for equal scores larger for a smaller
 // index. 0 means no box.
 struct Candidate {
     static __device__ inline u64 of(float score, i64 box) {
@@ -62,8 +63,9 @@ struct Rules {
     double scale;
 };
 
-// The score of a box, lowered by its overlaps with the boxes chosen from index `first` on, the last one first.
-// The loop ends once the score is too low. All threads of the block take part and get the result.
+// Returns the score of a box, lowered for each overlap with the boxes chosen from index `first` on; the box
+// chosen last comes first. Ends early when the score is too low. All threads of the block must call the
+// function, and all get the result.
 template <class T>
 __device__ inline float lowered(const T *boxes, i64 box, float score, const i32 *numbers, i64 first, i64 chosen,
                                 const Rules &rules) {
@@ -87,11 +89,12 @@ __device__ inline float lowered(const T *boxes, i64 box, float score, const i32 
     return score;
 }
 
-// Chooses boxes and their scores, followed by zeros; one block. Each thread handles some of the boxes. `left`
-// is the current score of each box, NaN if it cannot be chosen. The box with the largest score is tried next;
-// if its score, brought up to date, has changed, it is tried again later. `known` is the number of chosen boxes
-// that a score accounts for; without soft suppression it is 1 if an overlap with a chosen box is NaN, which
-// makes the score NaN or 0 when it is updated.
+// Writes the chosen boxes and their scores, followed by zeros. Runs as one block, each thread of which handles
+// some of the boxes. `left` is the current score of each box, NaN if the box cannot be chosen. The box with the
+// largest score is tried next: its score is updated for the boxes chosen since the last update; if the score
+// changes, the box is tried again later. `known` is the number of chosen boxes that a score already accounts
+// for; without soft suppression it is 1 if an overlap with a chosen box is NaN, which makes the score NaN or 0
+// when it is updated.
 template <class T>
 __global__ void choose(const T *boxes, const T *scores, float *left, i32 *known, i32 *numbers, T *values, i32 *count,
                        i64 n, i64 length, Rules rules) {

@@ -1,5 +1,5 @@
-//! Tensor arrays, which live as long as their step. Elements are in the GPU's memory, except those of `int32`;
-//! handles, indices and lengths are on the host.
+//! Tensor array ops; an array lives as long as its step. Elements are in the GPU's memory, except those of
+//! `int32`; handles, indices and lengths are on the host.
 
 use super::host::same_as_cpu;
 use super::memory::OnGpu;
@@ -10,8 +10,9 @@ use kernels::plan::tensor_array::{concat, create, gather, read, scatter, split, 
 
 const INT32: &[DType] = &[DType::Int32];
 
-/// Defines the kernels for the three versions of each op. An op on elements names the attribute with their
-/// dtype, and its host arguments for elements in the GPU's memory and for elements on the host.
+/// Defines the kernels for the three versions of each op. A line for ops on elements has the attribute with the
+/// elements' dtype, and the arguments that are in host memory: first if elements are in the GPU's memory, then
+/// if elements are on the host.
 macro_rules! generations {
     (
         made: $($created:literal)*;

@@ -1,5 +1,6 @@
-//! Tensor lists in variants. Elements are in the GPU's memory, except those of `int32` and variants; handles,
-//! indices, lengths and shapes are on the host. Lists of dtypes without GPU kernels are placed on the CPU.
+//! Tensor list ops; a list is a tensor of dtype variant. Elements are in the GPU's memory, except those of
+//! `int32` and variants; handles, indices, lengths and shapes are on the host. Lists of dtypes without GPU
+//! kernels are placed on the CPU.
 
 use super::memory::{HOSTED, OnGpu};
 use super::support::COPIED;
@@ -15,13 +16,14 @@ use kernels::plan::tensor_list::{
 
 const VARIANT: &[DType] = &[DType::Variant];
 
-/// The operations of an op that joins or splits elements.
+/// Returns the GPU operations of an op that joins or splits elements.
 fn moving(init: &KernelInit<'_>) -> device::Result<OnGpu> {
     OnGpu::with_mover(init, "element_dtype")
 }
 
-/// Defines the kernels of ops that create lists, of ops that touch no elements, and of ops on elements; the
-/// latter have host arguments for elements in the GPU's memory and for elements on the host.
+/// Defines the kernels of ops that create lists, of ops that touch no elements, and of ops on elements; a line
+/// for an op on elements has the arguments that are in host memory: first if elements are in the GPU's memory,
+/// then if elements are on the host.
 macro_rules! rows {
     (
         made: $($created:literal: $create:expr, $sizes:expr;)*

@@ -1,6 +1,7 @@
 // The largest elements of each row, and whether a given element is among them.
 
-// Larger before smaller, NaN last; of equal elements the first comes first.
+// Returns whether element i, of value x, comes before element j, of value y: larger elements come first, and
+// NaN last; of equal elements the one with the smaller index comes first.
 template <class W> __device__ inline bool before(W x, i64 i, W y, i64 j) {
     if (x > y)
         return true;
@@ -10,7 +11,8 @@ template <class W> __device__ inline bool before(W x, i64 i, W y, i64 j) {
     return x_is_none != y_is_none ? y_is_none : i < j;
 }
 
-// One block per row, which searches for the largest element that follows the last one found.
+// Finds the largest elements of each row in order; one block per row, which searches repeatedly for the largest
+// element after the last one found.
 template <class T, class I>
 __global__ void top(const T *x, T *values, I *indices, i64 rows, i64 columns, i64 k) {
     typedef Wide<T> W;
@@ -55,8 +57,8 @@ __global__ void top(const T *x, T *values, I *indices, i64 rows, i64 columns, i6
     }
 }
 
-// Returns whether fewer than `k` elements of a row are larger than the target's. Rows with non-finite values
-// give false.
+// For each row, computes if fewer than `k` elements are larger than the target's element. The result is false
+// for rows with non-finite values.
 template <class I>
 __global__ void in_top(const float *x, const I *targets, bool *y, i64 rows, i64 classes, i64 k) {
     EACH_BLOCK(row, rows) {

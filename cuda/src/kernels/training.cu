@@ -4,7 +4,7 @@
 template <class T> struct State {
     T *of[4];
 };
-// A variable with its slots, and its gradient.
+// The arguments of an optimizer step for one variable: the variable with its slots, and the gradient.
 template <class T> struct Stepped {
     State<T> state;
     const T *gradient;
@@ -17,7 +17,8 @@ template <class T> struct Scalars {
     }
 };
 
-// An optimizer's rule: the number of states, and their update.
+// Defines the rule of an optimizer: `count` is the number of states (the variable and its slots), and `change`
+// updates them.
 #define STEP(NAME, COUNT, ...)                                                                                         \
     template <class T> struct NAME {                                                                                   \
         typedef Wide<T> W;                                                                                             \
@@ -107,7 +108,7 @@ STEP(PowerSign, 2, {
     s[0] -= lr * exp(base * decay * (sign_of(g) * sign_of(s[1]))) * g;
 })
 
-// Moves x towards zero by `times * l1`, but not beyond zero.
+// Returns x moved towards zero by `times * l1`, but not beyond zero.
 template <class W> __device__ inline W shrunk(W x, W times, W l1) {
     W rest = fabs(x) - times * l1;
     return l1 > (W)0 ? sign_of(x) * (rest < (W)0 ? (W)0 : rest) : x;
@@ -119,7 +120,7 @@ STEP(AdagradDA, 3, {
     s[0] = -lr * shrunk<W>(s[1], steps, scalar[1]) / (scalar[2] * steps * lr + sqrt(s[2]));
 })
 
-// The point that minimises the distance to `x` plus both penalties.
+// The proximal operator: the point that minimises the squared distance to `x` plus the L1 and the L2 penalty.
 template <class W> __device__ inline W proximal(W x, W lr, W l1, W l2) {
     return shrunk(x, lr, l1) / ((W)1 + l2 * lr);
 }
@@ -130,8 +131,8 @@ STEP(ProximalAdagrad, 2, {
     s[0] = proximal<W>(s[0] - g * lr, lr, scalar[1], scalar[2]);
 })
 
-// With `flag` the third state is scaled by the learning rate. A NaN state does not exceed the bound, so it
-// makes the variable zero, or, with `keeps_nan`, NaN.
+// The rule of FTRL. With `flag` the third state, the linear slot, is scaled by the learning rate. If the linear
+// slot is NaN, the variable becomes zero, or, with `keeps_nan`, NaN.
 template <class W>
 __device__ inline void ftrl(W (&s)[3], W g, W lr, W l1, W l2, W shrinkage, W lr_power, bool flag,
                             bool keeps_nan = false) {
@@ -168,8 +169,9 @@ __global__ void step(Pieces<Stepped<T>> pieces, i64 flag, Scalars<T> scalars) {
     });
 }
 
-// One block per row of the gradient. Repeated rows of the variable are updated one after the other, in no fixed
-// order: each row maps to a lock, and a block holds one lock at a time. An index out of range is skipped.
+// An optimizer step with a gradient of some rows; one block per row of the gradient. Updates of one row of the
+// variable run one after the other, in no fixed order: each row maps to a lock, and a block holds one lock at a
+// time. An index out of range is skipped.
 #define LOCKS 4096
 template <template <class> class Step, class T, class I>
 __global__ void sparse_step(State<T> state, const T *gradient, i64 count, i64 flag, Scalars<T> scalars,

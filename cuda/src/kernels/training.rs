@@ -18,8 +18,9 @@ use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "training.cu", text: include_str!("training.cu") };
 
-/// Defines the kernels of an optimizer: its rule, the number of its variables (slots included), the attribute
-/// that is its flag, its ops with dense gradients, and its ops with gradients of some rows.
+/// Defines the kernels of optimizers. A line has the rule in the `.cu` file, the number of variables (slots
+/// included), the attribute that is passed to the rule as `flag`, the ops with dense gradients, and the ops
+/// with gradients of some rows.
 macro_rules! kernels {
     ($($rule:ident $count:literal $flag:literal: $($op:literal)* $(, of rows: $($sparse:literal)*)?;)*) => {
         &[$(
@@ -63,15 +64,15 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     PowerSign 2 "": "ApplyPowerSign" "ResourceApplyPowerSign";
 };
 
-/// Largest number of variables of an op: `State` of the `.cu` file.
+/// Largest number of variables of an op, slots included: the length of `State` in the `.cu` file.
 const MOST_VARIABLES: usize = 4;
-/// Largest number of scalars of an op: `Scalars` of the `.cu` file.
+/// Largest number of scalar inputs of an op: the length of `Scalars` in the `.cu` file.
 const MOST_SCALARS: usize = 8;
 
 /// Number of row locks: `LOCKS` of the `.cu` file.
 const LOCKS: usize = 4096;
 
-/// Makes the kernel of an optimizer step on `V` variables.
+/// Makes the kernel of an optimizer step on `V` variables, slots included.
 fn step<const V: usize>(init: &KernelInit<'_>, flag: &str, rule: &str) -> Result<Kernel> {
     let places = Places::new(init)?;
     if places.variables.len() != V || places.scalars.len() > MOST_SCALARS {

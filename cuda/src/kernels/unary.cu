@@ -31,7 +31,8 @@ template <class W> __device__ inline W to_even(W x) {
     return rint(x);
 }
 
-// By the recurrence up to 10, where the asymptotic series is exact to the last bits.
+// The digamma function: the recurrence raises x to at least 10, where the asymptotic series is exact to the
+// last bits.
 __device__ inline double digamma(double x) {
     const double pi = 3.141592653589793;
     if (x != x || x == lowest<double>() || (x <= 0.0 && x == floor(x)))

@@ -8,7 +8,8 @@ use kernels::numeric::dispatch::{COMPLEX, FLOATS, INTEGERS};
 
 pub(super) static SOURCE: Source = Source { file: "unary.cu", text: include_str!("unary.cu") };
 
-/// Defines kernels of ops whose functions have the op's name, and of aliases.
+/// Defines kernels of ops whose function in the `.cu` file has the op's name, and of ops that use another op's
+/// function.
 macro_rules! kernels {
     ($($types:ident: $($op:literal)*;)* => $($function:literal = $alias:literal)*; gradients: $($gradient:literal)*) => {
         &[

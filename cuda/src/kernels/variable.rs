@@ -70,7 +70,7 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel of an assignment that adds or subtracts.
+/// Makes the kernel of `AssignAdd` or `AssignSub`.
 fn assign_with(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let update = InPlaceUpdate::new(init, named)?;
     Kernel::sync(move |ctx| {
@@ -87,7 +87,7 @@ fn assign_with(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-/// The kernel that updates a variable's elements by those of another tensor.
+/// The kernel that updates each element of a variable by the corresponding element of another tensor.
 pub(super) struct InPlaceUpdate(Arc<Function>);
 
 impl InPlaceUpdate {
@@ -96,7 +96,7 @@ impl InPlaceUpdate {
         InPlaceUpdate::of(named, init, init.input_type(1))
     }
 
-    /// Loads the kernel for a dtype.
+    /// Loads the kernel of the update `named` for a dtype.
     pub(super) fn of(named: &str, init: &KernelInit<'_>, dtype: DType) -> Result<InPlaceUpdate> {
         Ok(InPlaceUpdate(function(init, &SOURCE, format!("update<{named}, {}>", type_name(dtype)?))?))
     }
@@ -110,7 +110,7 @@ impl InPlaceUpdate {
     }
 }
 
-/// Enqueues a kernel of the `.cu` file that changes a variable.
+/// Enqueues a kernel of the `.cu` file that changes the elements of `value` by the elements of `by`.
 fn change(
     ctx: &KernelContext<'_>,
     kernel: &Arc<Function>,
@@ -122,7 +122,7 @@ fn change(
     kernel_stream(ctx)?.launch_piece(kernel, piece, &Arguments::new())
 }
 
-/// Size in bytes from which a copy is faster than a batched kernel.
+/// Size in bytes from which the driver's copy is faster than a batched kernel that copies.
 const LARGE: usize = 1 << 18;
 
 /// The kernel that assigns input 1 to a variable.

@@ -1,14 +1,15 @@
-// Convolutions over volumes as matrix products: a row of patches for each output position, whose columns are
-// the filter's elements in order: planes, rows, columns, input channels.
+// Convolutions over volumes as matrix products: the matrix of patches has a row for each output position, with
+// the input elements under the filter in the order of planes, rows, columns and input channels.
 
 struct Volumes {
     i64 channels;
-    // By planes, rows and columns.
+    // Each array holds a value for planes, one for rows and one for columns.
     i64 input[3], output[3], filter[3], stride[3], dilation[3], pad[3];
-    // Strides of the input: elements from one volume, plane, row, column and channel to the next.
+    // Strides in elements of the input, along volumes, planes, rows, columns and channels.
     i64 steps[5];
 
-    // Splits an index into three axes, and leaves the quotient in i.
+    // Splits index i into the positions along three axes; i becomes the quotient that remains, the index along
+    // outer axes.
     static __device__ inline void split(i64 &i, const i64 (&sizes)[3], i64 (&at)[3]) {
         for (int axis = 2; axis >= 0; axis--) {
             at[axis] = i % sizes[axis];
@@ -23,7 +24,7 @@ struct Volumes {
     }
 };
 
-// The patches of the volumes from number `first` on.
+// Copies the patches of the volumes from index `first` on to the matrix `rows`.
 template <class T> __global__ void patches(const T *x, T *rows, i64 n, i64 first, Volumes v) {
     EACH(i, n) {
         i64 channel = i % v.channels, rest = i / v.channels, tap[3], out[3], in[3];
@@ -41,7 +42,8 @@ template <class T> __global__ void patches(const T *x, T *rows, i64 n, i64 first
     }
 }
 
-// The input's gradient: the sum over all filter elements that cover an input position.
+// Computes the gradient with respect to the input: for each input element, the sum over all patches that
+// contain it.
 template <class T> __global__ void of_patches(const Wide<T> *rows, T *dx, i64 n, i64 first, Volumes v) {
     i64 taps = v.taps();
     EACH(i, n) {

@@ -1,5 +1,5 @@
-//! Each kernel of the table, executed without a GPU on all cases by which GPUs are compared with CPUs: its PTX
-//! computes the CPU kernel's result, its work is ordered and within allocated memory, and all memory is freed.
+//! Each kernel of the table, executed without a GPU on the test cases of `kernel_cases`: its PTX computes the
+//! CPU kernel's result, its accesses are ordered and within allocated memory, and all memory is freed.
 
 use super::Fallible;
 use super::comparison::{compare, cpu};
@@ -13,7 +13,7 @@ fn every_kernel_agrees_with_the_cpu() -> Fallible {
     let options = GpuOptions { tf32: false, poison: true, ..GpuOptions::default() };
     let gpu = |driver| Gpu::with_driver(driver, 0, &options);
     // One GPU runs grids of the requested size; the other runs one block that iterates over the grid, and has
-    // little memory, so that some work is divided.
+    // little memory, so that some kernels divide their work into chunks.
     let wide = gpu(RecordingDriver::new(1 << 30).executing_ptx())?;
     let narrow = gpu(RecordingDriver::new(1 << 22).executing_ptx().with_one_block())?;
     let cpu = cpu();

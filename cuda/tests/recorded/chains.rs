@@ -1,5 +1,5 @@
-//! Random chains of element-wise ops on the recording driver: they run as one kernel or op by op, with the
-//! CPU's shapes and errors.
+//! Random fused chains of element-wise ops on the recording driver: a chain runs as one kernel or op by op,
+//! with the CPU's shapes and errors.
 
 use super::Fallible;
 use super::cases::Random;
@@ -8,8 +8,8 @@ use device::Value;
 use graph::{AttrList, AttrValue, Code, DType, Node, Shape, Tensor};
 use kernels::testing::{run_node, run_node_on};
 
-/// Returns the node of a fused chain; `operands` are numbers of inputs and of earlier values, as in the node's
-/// attribute.
+/// Returns the node of a fused chain; `operands` are indices into the list of the inputs and the results of the
+/// ops, as in the node's attribute `operands`.
 fn chain(dtype: DType, inputs: usize, ops: &[&'static str], operands: &[i64]) -> Fallible<Node> {
     let op = graph::ops::lookup("_FusedElementwise").ok_or("no such op")?;
     let texts = |texts: Vec<String>| {
@@ -32,7 +32,7 @@ fn shape(values: &[Value]) -> Fallible<Shape> {
     }
 }
 
-/// Returns the kernels enqueued since the last call, without their dtypes.
+/// Returns the names of the kernels enqueued since the last call, without dtypes.
 fn kernels(gpu: &Gpu) -> Vec<String> {
     let log = gpu.driver.log();
     let launches = log.iter().filter_map(|line| line.split_once('<'));
@@ -79,7 +79,7 @@ fn random_chains_have_the_same_shapes_and_errors_as_on_the_cpu() -> Fallible {
     for _ in 0..1500 {
         let mut below = |limit: usize| (random.bits() % limit as u64) as usize;
         let dtype = [DType::Float, DType::Double, DType::Half, DType::BFloat16][below(4)];
-        // Most shapes are equal, so that many chains fit.
+        // Most shapes of a chain are equal, so that many chains run as one kernel.
         let usual = SHAPES[below(SHAPES.len())];
         let count = 1 + below(4);
         let shapes: Vec<&[usize]> =

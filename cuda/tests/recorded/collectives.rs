@@ -1,4 +1,4 @@
-//! Collectives of several GPUs: joining, the enqueued work, and errors.
+//! Collectives over several GPUs: waiting for all participants, the enqueued work, and errors.
 
 use super::Fallible;
 use super::software::gpu::{DEADLINE, Gpu};
@@ -39,7 +39,7 @@ fn join(gpu: &Gpu, step: &Arc<Step>, members: i64, value: Value) -> Fallible<Rec
     Ok(receiver)
 }
 
-/// Opens GPUs; streams are numbered in the order of opening: 0 to 4, 5 to 9.
+/// Opens `count` GPUs. The first has the streams 0 to 4, the second 5 to 9, and so on.
 fn opened(count: usize) -> Fallible<Vec<Gpu>> {
     let gpus = Gpu::group(1 << 20, &vec![true; count - 1])?;
     for gpu in &gpus {
@@ -62,7 +62,7 @@ fn all_reduce_gives_each_gpu_the_sum() -> Fallible {
     let second = gpus[1].upload(Tensor::try_from([10.0f32, 20.0])?)?;
     gpus[0].driver.log();
     let step = step();
-    // The GPUs join in another order than that of the parts.
+    // The second GPU joins before the first.
     let waits = join(&gpus[1], &step, 2, second)?;
     assert!(waits.try_recv().is_err());
     assert_eq!(gpus[0].driver.log(), Vec::<String>::new());
@@ -103,7 +103,7 @@ fn kernels_wait_for_the_all_reduce_before_using_results_or_changing_inputs() -> 
     for (gpu, (receiver, share)) in gpus.iter().zip([first, second].into_iter().zip(shares)) {
         let total = receiver.recv_timeout(DEADLINE)??;
         drop(run_node_on(&gpu.device, &exp, vec![total])?);
-        // The input's only holder, so its memory is reused for the result.
+        // `share` is the only holder of its memory, so the memory is reused for the result.
         drop(run_node_on(&gpu.device, &exp, vec![share])?);
     }
     check_clean(&gpus);
@@ -125,7 +125,7 @@ fn cancelled_step_fails_waiting_and_later_participants() -> Fallible {
             (Code::Cancelled, true, "enough")
         );
     }
-    // Another step has another barrier.
+    // A new step has a barrier of its own, which has not failed.
     let step = self::step();
     let waits = join(&gpus[0], &step, 3, share(&gpus[0])?)?;
     assert!(waits.try_recv().is_err());
@@ -230,7 +230,7 @@ fn repeated_collectives_between_partitions_have_no_races() -> Fallible {
     let log = gpus[0].driver.log();
     assert_eq!(log.iter().filter(|line| *line == "Sum of 4 float on GPUs [0, 1]").count(), 20, "{log:#?}");
     drop(executors);
-    // The thread that ended the last step may still hold a partition.
+    // The thread that ended the last step may still hold a partition, and thus memory.
     let deadline = Instant::now() + DEADLINE;
     while gpus.iter().any(|gpu| gpu.driver.used() > 0) && Instant::now() < deadline {
         std::thread::yield_now();

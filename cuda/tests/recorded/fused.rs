@@ -1,4 +1,4 @@
-//! Fusion on a GPU: the nodes that are fused, and the work that a fused node enqueues.
+//! Fusion of nodes on a GPU: the graphs after fusion, and the work that a fused node enqueues.
 
 use super::Fallible;
 use super::cases::Random;
@@ -32,8 +32,8 @@ fn product(then: &[&'static str], biases: i64) -> Fallible<Node> {
     Ok(node("_FusedMatMul")?.with_attr("num_args", biases).with_attr("fused_ops", texts(then)))
 }
 
-/// Runs a node on zeros of these shapes; returns the output's shape and the enqueued work, without waits and
-/// frees.
+/// Runs a node on inputs of these shapes, filled with zeros; returns the output's shape and the log of enqueued
+/// work, without waits and frees.
 fn enqueued(gpu: &Gpu, node: &Node, shapes: &[&[usize]]) -> Fallible<(Shape, Vec<String>)> {
     let mut inputs = Vec::new();
     for dims in shapes {
@@ -89,11 +89,11 @@ fn shared_operand_memory_is_not_overwritten() -> Fallible {
 
 #[test]
 fn unfusable_shapes_run_as_separate_kernels() -> Fallible {
-    // Shapes with equal numbers of elements, which the op alone accepts.
+    // The shapes differ but have equal numbers of elements: `TanhGrad` accepts them, a chain does not.
     let gradient = chain(2, &["TanhGrad", "Neg"], &[0, 1, 2])?;
     let apart = ["zip<TanhGrad, float, float> on 0", "map<Neg, float, float> on 0"];
     check(&gradient, &[&[6], &[2, 3]], &[6], &apart)?;
-    // More broadcast patterns than a chain supports.
+    // The operands broadcast in more patterns than the kernel of a chain supports.
     let five = node("_FusedElementwise")?
         .with_attr("N", 6i64)
         .with_attr("ops", texts(&["AddV2"; 5]))
@@ -304,7 +304,7 @@ fn fused_residual_block_is_bitwise_equal_with_fewer_passes() -> Fallible {
     Ok(())
 }
 
-/// Compares the ops that each device fuses, which must be the same.
+/// Checks for each op that the CPU and the GPU both fuse it into a chain, or neither does.
 #[test]
 fn cpu_and_gpu_chains_accept_the_same_ops() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;

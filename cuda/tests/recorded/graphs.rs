@@ -28,7 +28,7 @@ fn computing(graphs: bool) -> Fallible<Gpu> {
     Gpu::with_driver(RecordingDriver::new(1 << 20).executing_ptx(), 0, &options(graphs))
 }
 
-/// Four kernels; the products overwrite memory that a download may still read.
+/// A graph of four kernels that run as one segment.
 const PRODUCTS: &str = "
     x <- float
     a = MatMul[T=float](x, x)
@@ -42,19 +42,19 @@ fn square(size: usize) -> Fallible<Tensor> {
     Ok(Tensor::full(0.5f32, Shape::new(&[size, size])?)?)
 }
 
-/// Returns the kernels that the GPU ran, one by one or in a graph.
+/// Returns the log lines of kernels that the GPU ran, one by one or in a CUDA graph.
 fn kernels(log: &[String]) -> Vec<String> {
     let is_kernel = |line: &&String| line.starts_with("product") || line.starts_with("map<");
     log.iter().filter(is_kernel).cloned().collect()
 }
 
-/// Returns the number of graph launches.
+/// Returns the number of CUDA graph launches in the log.
 fn launches(log: &[String]) -> usize {
     log.iter().filter(|line| line.starts_with("graph of")).count()
 }
 
-/// Waits until `used` bytes of GPU memory are in use, because the thread that ended a step may still hold
-/// memory.
+/// Waits until exactly `used` bytes of GPU memory are in use; the thread that ended a step may still hold
+/// memory for a moment.
 fn settle(gpu: &Gpu, used: u64) -> Fallible {
     let deadline = Instant::now() + DEADLINE;
     while gpu.driver.used() != used && Instant::now() < deadline {
@@ -122,8 +122,8 @@ fn replay_waits_for_the_download_of_its_previous_output() -> Fallible {
     let log = gpu.driver.log();
     let before: Vec<&str> =
         log.iter().map(String::as_str).take_while(|line| !line.starts_with("graph")).collect();
-    // The graph waits for the upload, which is copied to the graph's input, and then for the download of the
-    // last step.
+    // The first wait is for the upload, which is copied to the graph's input; the second is for the download of
+    // the last step's output, which the graph overwrites.
     assert_eq!(
         before,
         ["allocate 64 on 1", "copy in 64 on 1", "mark 1", "wait 0", "copy 64 on 0", "wait 0"],
@@ -133,7 +133,7 @@ fn replay_waits_for_the_download_of_its_previous_output() -> Fallible {
     Ok(())
 }
 
-/// A segment whose output is held until `late` arrives.
+/// A graph in which the output of a segment is held until `late` is fed.
 const HELD: &str = "
     x <- float
     late <- float
@@ -158,7 +158,7 @@ fn held_outputs_are_not_overwritten_by_the_next_step() -> Fallible {
     for step in [&one, &two, &three] {
         let before = kernels(&gpu.driver.log()).len();
         step.feed("x", Some(square(4)?))?;
-        // The segment has run when its kernels have been enqueued.
+        // Waits until the four kernels of the segment have been enqueued.
         let (deadline, mut log) = (Instant::now() + DEADLINE, Vec::new());
         while kernels(&log).len() < 4 && Instant::now() < deadline {
             log.extend(gpu.driver.log());
@@ -174,7 +174,7 @@ fn held_outputs_are_not_overwritten_by_the_next_step() -> Fallible {
         step.end()?;
         assert!(step.fetch("sum")?.is_some());
     }
-    // From here on outputs are copied out, and steps do not delay each other.
+    // From here on the output is copied out of the graph's memory, so that concurrent steps can all replay.
     gpu.driver.log();
     let (one, two) = (partition.begin(false), partition.begin(false));
     for step in [&one, &two] {
@@ -213,7 +213,7 @@ fn output_of_one_graph_is_input_of_another_without_a_copy() -> Fallible {
     partition.step(&[("x", square(4)?), ("y", square(4)?)], &["h"])?;
     let log = gpu.driver.log();
     let copies = log.iter().filter(|line| line.starts_with("copy 64 on 0")).count();
-    // Copies of x and y.
+    // Only x and y are copied to inputs of a graph.
     assert_eq!((launches(&log), copies), (2, 2), "{log:#?}");
     drop(partition);
     settle(&gpu, 0)
@@ -241,7 +241,8 @@ fn graph_with_as_many_copies_as_kernels_is_rejected() -> Fallible {
         }
         Ok(launches(&gpu.driver.log()))
     };
-    // Graphs with four and with three copied inputs.
+    // With LAST = w the graph copies four inputs for four kernels and is evicted; with LAST = z it copies
+    // three.
     assert_eq!((run("w")?, run("z")?), (8, 18));
     Ok(())
 }
@@ -367,7 +368,8 @@ fn segment_runs_without_a_graph_if_memory_is_short() -> Fallible {
     settle(&gpu, 0)
 }
 
-/// Returns the text of a training step of one layer, with resource variables or reference variables.
+/// Returns the text of a graph that trains one layer, with resource variables, or reference variables if
+/// `is_ref`.
 fn training(is_ref: bool) -> String {
     let (variables, read, update) = match is_ref {
         true => (
@@ -401,7 +403,7 @@ fn training(is_ref: bool) -> String {
     )
 }
 
-/// Returns the text that initialises the variables of [`training`].
+/// Returns the text of a graph that initialises the variables of [`training`].
 fn initial(is_ref: bool) -> String {
     let (make, assign) = match is_ref {
         true => ("VariableV2[dtype=float, shape=", "Assign[T=float]"),
@@ -437,11 +439,12 @@ fn variables_changed_by_a_graph_keep_their_memory() -> Fallible {
             let log = gpu.driver.log();
             let updates = log.iter().filter(|line| line.starts_with("step<GradientDescent")).count();
             launched.push(launches(&log));
-            // In a graph both updates are one launch.
+            // One by one the two updates are two launches; in a CUDA graph they are batched into one.
             assert_eq!(updates, 2 - launches(&log), "{log:#?}");
         }
         assert_eq!(launched, [0, 0, 1, 1, 1], "by reference: {is_ref}");
-        // The variables get other memory, so the graph cannot be launched, and another is captured.
+        // The initialisation gives the variables other memory, so the captured graph cannot be launched, and a
+        // new graph is captured.
         initialize.step(&[], &[])?;
         gpu.driver.log();
         launched.clear();
@@ -457,8 +460,8 @@ fn variables_changed_by_a_graph_keep_their_memory() -> Fallible {
     Ok(())
 }
 
-/// A step that reads variable `k`, whose memory is another partition's constant, and assigns a result to
-/// variable `m`.
+/// A graph that reads variable `k`, whose value shares the memory of another partition's constant, and assigns
+/// a result to variable `m`.
 const ASSIGNED: &str = "
     k = VarHandleOp[dtype=float, shape=<4,4>, shared_name=\"k\"]()
     m = VarHandleOp[dtype=float, shape=<4,4>, shared_name=\"m\"]()
@@ -486,7 +489,7 @@ fn assignment_copies_into_the_variables_memory() -> Fallible {
     let first = ASSIGNED_FIRST.replace("QUARTERS", &["0.25"; 16].join(", "));
     let run = |graphs: bool| -> Fallible<(Vec<usize>, Vec<Tensor>)> {
         let gpu = computing(graphs)?;
-        // The partition holds its constant as long as it exists.
+        // The partition is kept alive, because it holds the constant whose memory `k` shares.
         let initialize = Partition::of_text(&first, &gpu.device)?;
         let step = Partition::of_text(ASSIGNED, &gpu.device)?;
         initialize.step(&[], &[])?;
@@ -505,7 +508,8 @@ fn assignment_copies_into_the_variables_memory() -> Fallible {
     Ok(())
 }
 
-/// Number of variables, each updated by a slice of one tensor; the first is updated twice and then read.
+/// Number of variables of [`many_changes`]; each is updated by a slice of one tensor, the first twice, and the
+/// first is then read.
 const CHANGED: usize = 40;
 
 fn many_changes() -> String {
@@ -581,14 +585,15 @@ fn small_updates_of_many_variables_are_batched_in_a_graph() -> Fallible {
     let ((done, with), (_, without)) = (run(true)?, run(false)?);
     assert_ne!(without[3], without[4]);
     assert_eq!(with, without);
-    // Up to sixteen updates per launch; the second update of the first variable is in a later launch.
+    // Steps without a graph launch the 41 updates one by one. In a graph a launch has up to 16 updates, and the
+    // second update of the first variable is in a later launch than the first.
     assert_eq!(done[..2], [[0, 41], [0, 41]]);
     assert!(done[2..].iter().all(|&[graphs, changes]| graphs > 0 && changes <= 5), "{done:?}");
     Ok(())
 }
 
-/// A step of two segments, because the output of the first is sent before the second runs. Both read the
-/// variable's initial value; the second changes the variable and computes a difference of two values.
+/// Returns the text of a graph of two segments; the output `d` of the first is also fetched. Both segments read
+/// the variable's initial value; the second updates the variable and then computes `minuend` - `f`.
 fn of_two_segments(minuend: &str) -> String {
     format!(
         "w = VarHandleOp[dtype=float, shape=<4,4>, shared_name=\"w\"]()
@@ -626,12 +631,13 @@ fn variable_without_readers_is_updated_in_place() -> Fallible {
         assert_eq!(gpu.driver.races(), Vec::<String>::new());
         Ok((done, given))
     };
-    // Launches and copies of each step: a copy of `x` for each graph, and one of `w` in the first step only,
-    // whose memory is shared with a constant.
+    // The pairs are [graph launches, copies] of each step. Each launch copies `x`; the first step also copies
+    // `w`, because the value of `w` shares its memory with a constant.
     let ((done, with), (_, without)) = (run(true, "e")?, run(false, "e")?);
     assert_ne!(without[6], without[8]);
     assert_eq!((done, with), (vec![[0, 1], [0, 0], [2, 2], [2, 2], [2, 2]], without));
-    // The value before the update is used after it, so the update is made in a copy and not in a graph.
+    // `rw`, the value before the update, is used after the update, so the update is made in a copy, and that
+    // segment is not captured.
     let ((done, with), (_, without)) = (run(true, "rw")?, run(false, "rw")?);
     let graphs: Vec<usize> = done.iter().map(|[graphs, _]| *graphs).collect();
     assert_eq!((graphs, with), (vec![0, 0, 1, 1, 1], without));
@@ -681,7 +687,8 @@ fn variable_with_a_held_snapshot_is_not_changed_by_a_graph() -> Fallible {
     Ok(())
 }
 
-/// Ops that keep `d` of [`PRODUCTS`] across steps, and ops that return the value kept by the first step.
+/// Pairs of ops that store `d` of [`PRODUCTS`] beyond the step, and ops that return the value stored by the
+/// first step.
 const KEEPERS: [(&str, &str); 3] = [
     (
         "n = Stage[dtypes=[float], shared_name=\"area\"](d)",
@@ -726,8 +733,8 @@ fn kept_outputs_do_not_prevent_replay() -> Fallible {
     Ok(())
 }
 
-/// Returns which inputs of the node are in host memory; `None` if one of the others is received there, like
-/// 32-bit integers, because segments contain no kernel whose input must be uploaded.
+/// Returns for each input of the node whether it is in host memory; `None` if an input in GPU memory would have
+/// to be uploaded first, like 32-bit integers, because segments contain no such kernel.
 fn fed_to_gpu(def: &KernelDef, node: &Node) -> Option<Vec<bool>> {
     let mut on_host = Vec::new();
     for arg in node.op.inputs.iter() {
@@ -744,7 +751,7 @@ fn every_capturable_kernel_agrees_in_a_graph() -> Fallible {
     let mut random = Random(1);
     let mut captured = 0;
     for (def, nodes) in rows(cuda::table())? {
-        // A constant does not run.
+        // A `Const` enqueues no kernel in a step.
         if def.capture != CaptureClass::Work || def.op == "Const" {
             continue;
         }
@@ -753,7 +760,8 @@ fn every_capturable_kernel_agrees_in_a_graph() -> Fallible {
             continue;
         };
         let Some(sets) = inputs(node, &mut random)? else { continue };
-        // The largest valid set of inputs whose host inputs can be constants on the host.
+        // Takes the largest valid set of inputs in which all inputs in host memory are `int32`, so that they
+        // can be constants in host memory.
         let is_valid = |set: &Vec<Tensor>| {
             let lies_there = |(tensor, on_host): (&Tensor, &bool)| !on_host || tensor.dtype() == DType::Int32;
             set.iter().zip(&on_host).all(lies_there)
@@ -797,7 +805,7 @@ fn capturable_kernels_are_synchronous() -> Fallible {
             assert!(matches!(kernel, Kernel::Sync(_)), "{def:?}");
         }
     }
-    // Kernels that draw random numbers, and handles, cannot be captured.
+    // Ops that draw random numbers or make handles have kernels that cannot be captured.
     for op in ["RandomUniform", "StatelessRandomNormal", "VarHandleOp"] {
         let rows = cuda::kernels::table().of_op(op);
         assert!(!rows.is_empty() && rows.iter().all(|def| def.capture == CaptureClass::Never), "{op}");

@@ -1,5 +1,5 @@
-//! Tensors lent to GPUs of other processes, and downloaded tensors that other processes read. The other process
-//! is another GPU of the same recording driver, which finds memory only by its descriptor.
+//! Tensors in IPC buffers that GPUs of other processes read, and downloaded tensors that other processes read.
+//! The other process is another GPU of the same recording driver, which finds memory only by its descriptor.
 
 use super::Fallible;
 use super::software::gpu::{DEADLINE, Gpu, launching};
@@ -17,12 +17,12 @@ use kernels::testing::run_node_on;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Smallest size of an IPC buffer.
+/// Smallest size of an IPC buffer, in bytes.
 const WINDOW: u64 = 2 << 20;
 
 const MEMORY: u64 = 64 << 20;
 
-/// Two GPUs, each of a process of its own.
+/// Two GPUs that stand for the GPUs of two processes: one shares tensors, the other borrows them.
 struct ProcessPair {
     lender: Gpu,
     borrower: Gpu,
@@ -46,7 +46,8 @@ impl ProcessPair {
     }
 }
 
-/// A lent tensor as the other process sees it, by its block's descriptor.
+/// A tensor of the lender as the borrower's process gets it: in an IPC buffer that is known by its file
+/// descriptor.
 struct Borrowed {
     tensor: DeviceTensor,
     window: Arc<PeerBuffer>,
@@ -54,7 +55,7 @@ struct Borrowed {
     is_unseen: Arc<AtomicBool>,
 }
 
-/// The loan of a test, which records its end.
+/// A borrow that records its end, and the report that the borrower's GPU cannot map the buffer.
 struct TestLoan {
     returned: Arc<AtomicBool>,
     unseen: Arc<AtomicBool>,
@@ -72,13 +73,13 @@ impl Drop for TestLoan {
     }
 }
 
-/// Returns the shared block of a lent tensor.
+/// Returns the shared block of a tensor that is in an IPC buffer.
 fn block(lent: &Value) -> Fallible<&dyn SharedBlock> {
     let Value::Device(lent) = lent else { return Err(format!("{lent:?} is not on a GPU").into()) };
     Ok(lent.memory.shared_block().ok_or("nobody else sees it")?)
 }
 
-/// Returns a lent tensor as the other process sees it.
+/// Returns a tensor of the lender as the borrower's process gets it.
 fn borrowed(lent: &Value) -> Fallible<Borrowed> {
     let block = block(lent)?;
     assert_eq!(block.memory_kind(), MemoryKind::Device);
@@ -86,7 +87,7 @@ fn borrowed(lent: &Value) -> Fallible<Borrowed> {
     borrowed_from(&window, lent)
 }
 
-/// Returns a tensor in an IPC buffer that the other process has mapped already.
+/// Like [`borrowed`], for a tensor in an IPC buffer that the borrower's process has mapped already.
 fn borrowed_from(window: &Arc<PeerBuffer>, lent: &Value) -> Fallible<Borrowed> {
     let Value::Device(DeviceTensor { dtype, shape, memory }) = lent else { return Err("not a GPU's".into()) };
     let (is_returned, is_unseen) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
@@ -101,7 +102,7 @@ fn numbers(from: f32) -> Fallible<Tensor> {
     Ok(Tensor::vector(&numbers)?)
 }
 
-/// Waits until the thread that waits for copies has released their source.
+/// Waits until `flag` is set, by the waiter thread that drops the source of a copy.
 fn wait_for(flag: &AtomicBool) -> Fallible {
     let end = std::time::Instant::now() + DEADLINE;
     while !flag.load(Ordering::Acquire) {
@@ -137,7 +138,7 @@ fn other_process_copies_a_lent_tensor_into_its_memory() -> Fallible {
     drop(borrowed);
     wait_for(&is_returned)?;
     assert_eq!(pair.borrower.download(there)?, tensor);
-    // The lender may change the tensor meanwhile, because the borrower reads a copy.
+    // The lender may change its tensor, because the borrower reads a copy in an IPC buffer.
     let exp = run_node_on(&pair.lender.device, &node("Neg", DType::Float)?, vec![here])?;
     drop((exp, lent));
     assert_eq!((pair.lender.driver.used(), pair.borrower.driver.used()), (WINDOW, 0));
@@ -185,7 +186,7 @@ fn lent_tensor_can_be_downloaded_by_the_borrower() -> Fallible {
     let Borrowed { tensor: there, is_returned, .. } = borrowed(&lent)?;
     assert_eq!(pair.borrower.download(there.into())?, tensor);
     wait_for(&is_returned)?;
-    // The lender itself may read the lent tensor too, for a receiver over another transport.
+    // The lender itself may read the IPC buffer too, for a receiver over another transport.
     assert_eq!(pair.lender.download(lent)?, tensor);
     pair.check_clean();
     Ok(())
@@ -202,7 +203,7 @@ fn unmappable_ipc_buffer_is_reported() -> Fallible {
     assert!(error.contains("no memory to be mapped"), "{error}");
     assert!(borrowed.is_unseen.load(Ordering::Acquire), "its lender goes on lending");
     assert_eq!(pair.borrower.driver.used(), 0);
-    // A buffer that is shorter than announced cannot be mapped.
+    // A buffer that is shorter than announced to the borrower cannot be mapped.
     let pair = ProcessPair::new(true)?;
     let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
     let window = PeerBuffer::new(block(&lent)?.descriptor()?.into(), 2 * WINDOW as usize);
@@ -221,7 +222,7 @@ fn idle_ipc_buffers_are_freed_for_tensors_and_full_memory_uses_the_host() -> Fal
     let tensor = numbers(1.0)?;
     drop(gpu.lend(&gpu.upload(tensor.clone())?)?);
     assert_eq!(gpu.driver.used(), WINDOW, "kept for the next");
-    // Leaves less memory than an IPC buffer needs.
+    // This size leaves less memory than an IPC buffer needs, so the idle buffer must be freed.
     let rest = usize::try_from(limit - WINDOW / 2)?;
     let large = gpu.upload(Tensor::zeros(DType::UInt8, [rest].try_into()?)?)?;
     assert_eq!(gpu.driver.used(), rest as u64);
@@ -233,7 +234,7 @@ fn idle_ipc_buffers_are_freed_for_tensors_and_full_memory_uses_the_host() -> Fal
     Ok(())
 }
 
-/// A reader that has a descriptor of the block.
+/// Stands for a process that has a descriptor of the block and may read it.
 struct DescriptorReader;
 
 impl FreeListener for DescriptorReader {
@@ -261,13 +262,13 @@ fn allocation_waits_briefly_for_a_closed_ipc_buffer() -> Fallible {
         drop(window);
         Ok(uploaded.join().map_err(|_| "it panicked")??)
     })?;
-    // A thread of the worker's shared pool does not wait.
+    // A thread of the worker's shared pool fails at once instead of waiting.
     let window = look()?;
     let refused = Pool::with_inline_tasks(|| pair.lender.upload(all.clone()).is_err());
     let log = pair.lender.driver.log();
     assert_eq!((refused, log.iter().filter(|line| line.starts_with("no room for")).count()), (true, 2));
     drop(window);
-    // The wait ends after a timeout.
+    // If the buffer stays mapped, the wait ends after a timeout.
     let window = look()?;
     let error = pair.lender.upload(all).err().ok_or("there is no room")?.to_string();
     assert!(error.contains("OOM"), "{error}");
@@ -286,7 +287,7 @@ fn ipc_buffer_uses_trimmed_memory_but_not_reserved_memory() -> Fallible {
     assert!(matches!(gpu.lend(&here)?, Value::Device(_)));
     let log = gpu.driver.log();
     assert_eq!(log[..3], ["no room to share 2097152", "trim", "share 2097152"]);
-    // A failed attempt is not repeated at once.
+    // With a reserved pool there is no memory for IPC buffers, and a failed allocation is not retried at once.
     let gpu = Gpu::with_driver(
         RecordingDriver::new(MEMORY),
         0,
@@ -312,7 +313,7 @@ fn ipc_buffers_are_limited_to_a_share_of_the_memory() -> Fallible {
     let on_device = lent.iter().filter(|value| matches!(value, Value::Device(_))).count();
     assert_eq!((on_device as u64, gpu.driver.used()), (room, room * WINDOW + MIN_SHARED_BYTES as u64));
     drop(lent);
-    // A larger buffer takes the memory of idle ones.
+    // A larger buffer takes the memory of idle smaller buffers.
     let large = gpu.upload(Tensor::zeros(DType::UInt8, [2 * WINDOW as usize].try_into()?)?)?;
     assert!(matches!(gpu.lend(&large)?, Value::Device(_)));
     drop((large, here));
@@ -358,17 +359,18 @@ fn downloads_are_readable_by_other_processes_in_place() -> Fallible {
     };
     let (id, peer) = region(&on_host)?;
     assert_eq!(&peer.bytes()[..tensor.num_bytes()], tensor.bytes()?);
-    // The tensor is uploaded from its pinned memory, which is then reused.
+    // The downloaded tensor is uploaded directly from its pinned memory, which is then reused.
     assert_eq!(gpu.download(gpu.upload(on_host.clone())?)?, tensor);
     drop(on_host);
     let on_host = loop {
-        // The thread that waits for the upload holds the memory for a moment.
+        // The memory is reused only when the thread that waits for the upload has released it.
         let on_host = gpu.download(gpu.upload(tensor.clone())?)?;
         if region(&on_host)?.0 == id {
             break on_host;
         }
     };
-    // A reader that has vanished may still read, so the next download uses other memory.
+    // The block is marked as read by a process that has vanished and may still read, so later downloads use
+    // other memory.
     let buffer = on_host.buffer().ok_or("no buffer")?;
     buffer.region().and_then(SharedMemory::of).ok_or("nobody else reads it")?.sharing().set_read_only();
     drop((buffer, on_host));

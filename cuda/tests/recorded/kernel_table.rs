@@ -1,4 +1,5 @@
-//! The kernel table of GPUs: the programs that each entry compiles, and the consistency of the entries.
+//! The kernel table of GPUs: each definition makes a kernel, and agrees with the op table and the CPU's kernel
+//! table.
 
 use super::Fallible;
 use super::op_nodes::rows;
@@ -36,7 +37,7 @@ fn every_registration_names_arguments_and_types_of_its_op() -> Fallible {
 #[test]
 fn every_registration_has_a_cpu_kernel() -> Fallible {
     for (def, nodes) in rows(cuda::table())? {
-        // Collectives need several GPUs; `collectives` tests their results.
+        // Collectives need several GPUs; their results are tested in `collectives.rs`.
         if def.op.starts_with("Nccl") {
             continue;
         }

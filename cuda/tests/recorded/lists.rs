@@ -12,8 +12,8 @@ use device::Value;
 use device::gpu_options::GpuOptions;
 use graph::{DType, Node, Optional, PartialShape, Shape, Tensor, TensorList, Variant};
 
-/// A lowered loop over lists: each iteration reads a row of one list and pushes its result onto another, and a
-/// second loop pops these, as a gradient does.
+/// A graph of two lowered loops: each iteration of the first reads a row from one list and pushes a result onto
+/// another list; the second loop pops the results, as a gradient does.
 const LOOPS: &str = "
     x <- float
     limit <- int32
@@ -80,7 +80,7 @@ const LOOPS: &str = "
     all -> float
 ";
 
-/// Runs some steps on lists of three rows; returns the results, and the driver's log of each step.
+/// Runs some steps of [`LOOPS`] on lists of three rows; returns the results, and the driver's log of each step.
 fn run(device: &Gpu) -> Fallible<(Vec<Tensor>, Vec<Vec<String>>)> {
     let text = LOOPS
         .replace("FORTH", "frame_name=\"forth\", parallel_iterations=10")
@@ -104,9 +104,9 @@ fn loops_over_lists_agree_with_the_cpu_without_copies() -> Fallible {
     };
     let ((alone, logs), (in_graphs, graph_logs)) = (run(&gpu(false)?)?, run(&gpu(true)?)?);
     let copies = |way: &str| logs[4].iter().filter(|line| line.starts_with(way)).count();
-    // The rows are uploaded, and both results are downloaded.
+    // The rows are uploaded in one copy, and the two results are downloaded.
     assert_eq!((copies("copy in"), copies("copy out")), (1, 2), "{:#?}", logs[4]);
-    // One graph per iteration; the list holds its outputs.
+    // Each iteration launches a CUDA graph, although the list holds the graph's outputs.
     let launched = graph_logs[4].iter().filter(|line| line.starts_with("graph of")).count();
     assert!(launched >= 3, "{:#?}", graph_logs[4]);
     assert_eq!(alone, in_graphs);
@@ -120,8 +120,8 @@ fn loops_over_lists_agree_with_the_cpu_without_copies() -> Fallible {
     Ok(())
 }
 
-/// Variants with a list of floats, a list of integers that stay on the host, an empty list, no value, nested
-/// lists, and optionals.
+/// Returns a tensor of variants: a list of floats, a list of integers that stay on the host, an empty list, no
+/// value, nested lists, and optionals.
 fn variants() -> Fallible<Tensor> {
     let mut random = Random(4);
     let mut list = |dtype, values: usize| -> Fallible<TensorList> {
@@ -155,7 +155,8 @@ fn variant_contents_are_copied_to_a_gpu_and_back() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let all = variants()?;
     let there = upload(&gpu.device, all.clone())?;
-    // Two lists with three float elements each, one of which is empty, and an optional.
+    // Five uploads: the two nonempty elements of the list of floats, of its copy in the nested list, and the
+    // float of the optional.
     let copies = gpu.driver.log().iter().filter(|line| line.starts_with("copy in")).count();
     assert_eq!(copies, 5);
     let back = download(&gpu.device, there.clone())?;
@@ -195,7 +196,7 @@ fn failed_list_upload_frees_its_memory() -> Fallible {
     Ok(())
 }
 
-/// Number of levels of nested lists, each with the next level twice.
+/// Number of levels of nested lists; each list contains the list of the next level twice.
 const LEVELS: usize = 20;
 
 #[test]

@@ -9,8 +9,8 @@ use super::training::run;
 use device::gpu_options::GpuOptions;
 use graph::{Graph, Tensor};
 
-/// A recurrence over the rows of a matrix: each iteration reads a row, adds it to the state, and writes the
-/// state.
+/// Returns a graph with a loop of one iteration per row of the matrix `x`. The text `body` computes the next
+/// state, `s/then`, and the next flow value, `flow/then`.
 fn recurrence(body: &str) -> Fallible<Graph> {
     let frame = "frame_name=\"loop\", parallel_iterations=10";
     let text = format!(
@@ -73,7 +73,7 @@ fn checked(graph: &Graph, kernels: &[(&str, usize)]) -> Fallible<Vec<String>> {
 #[test]
 fn loop_over_tensor_arrays_copies_nothing_between_iterations() -> Fallible {
     let log = checked(&recurrence(STEP)?, &[("side_by_side<u32>", 1), ("zip<AddV2, float, float>", 3)])?;
-    // The two constants are uploaded when their kernels are made; nothing is downloaded.
+    // The only uploads are of two constants, when their kernels are made; nothing is downloaded.
     assert_eq!(log.iter().filter(|line| line.starts_with("copy in")).count(), 2, "{log:#?}");
     assert_eq!(log.iter().filter(|line| line.starts_with("copy out")).count(), 0, "{log:#?}");
     Ok(())
@@ -102,8 +102,8 @@ fn gradients_of_one_array_element_are_summed_in_place() -> Fallible {
         sent = TensorArrayWriteV3[T=float](back, where, s/then, back:1)
         flow/then = Identity[T=float](flow/switch:1, ^sent)",
     )?;
-    // The first gradient is the element itself, which the array of rows also holds, so the sum starts with a
-    // copy.
+    // The first gradient that is written shares its memory with an element of the array of rows, so it is
+    // copied before the second is added.
     checked(&graph, &[("update<Add, float>", 2)])?;
     Ok(())
 }
@@ -121,8 +121,8 @@ fn stack_push_and_pop_copy_nothing() -> Fallible {
     Ok(())
 }
 
-/// A recurrence with eight kernels per iteration over fed rows, whose state leaves the loop. Two values are
-/// loop variables, and a matrix is a loop invariant.
+/// A graph with a loop of eight kernels per iteration over fed rows; the final state is an output. Two values
+/// are loop variables, and a matrix is a loop invariant.
 const CELL: &str = "
     zero = Const[dtype=int32, value=int32<>{0}]
     all = Const[dtype=int32, value=int32<3>{0, 1, 2}]
@@ -195,8 +195,8 @@ fn kernels_in_and_after_a_loop_are_captured() -> Fallible {
     };
     let ((launched, with), (_, without)) = (run(true)?, run(false)?);
     assert_ne!(without[3], without[4]);
-    // The last iteration of the first step is captured. A later iteration gets the graph's previous output as
-    // input, so that output is copied out from then on.
+    // The last iteration of the first step is captured. Each later iteration gets the output of the previous
+    // launch as input, so outputs are copied out of the graph's memory.
     assert_eq!((&launched[3..], with), (&[4, 4][..], without));
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! The GPU code without a GPU: the order of enqueued work, the use of memory, the kernel table, the compilation
-//! of all kernels, and their results.
+//! Tests of the GPU code without a GPU: the order of enqueued work, the use of memory, the kernel table, and
+//! the compilation and results of all kernels.
 #![allow(unreachable_pub)]
 
-// The name by which test files shared with the root package use this crate.
+// The name of this crate in test files that are shared with the root package.
 extern crate anabranch_cuda as cuda;
 
 mod all_kernels;
@@ -51,15 +51,15 @@ use device::Device;
 use device::gpu_options::GpuOptions;
 use std::sync::Arc;
 
-/// The device for tests that are shared with machines that have a GPU: a small GPU that executes kernels in
+/// Returns the device for tests that also run on machines with a GPU: here a small GPU that executes kernels in
 /// software.
 fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<Device>>> {
     let driver = software::recording::RecordingDriver::new(1 << 30).executing_ptx().with_one_block();
     Ok(Some(software::gpu::Gpu::with_driver(driver, 0, options)?.device))
 }
 
-/// Largest number of elements in graph tests: small, because PTX is executed one instruction at a time. Other
-/// sizes are tested by `all_kernels`.
+/// Largest number of elements in graph tests: small, because PTX is executed one instruction at a time. Larger
+/// tensors are tested in `all_kernels.rs`.
 const MOST_ELEMENTS: Option<usize> = Some(500);
 
 type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;

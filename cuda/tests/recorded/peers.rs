@@ -14,15 +14,15 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-/// Checks that nothing raced and that all memory is freed.
+/// Checks that the drivers recorded no races and that all memory is freed.
 fn check_clean(gpus: &[Gpu]) {
     for gpu in gpus {
         assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
     }
 }
 
-/// Opens GPUs, in order, so that the first has the streams 0 to 4 and the second 5 to 9: kernels, uploads,
-/// downloads, copies to peers, collectives.
+/// Opens GPUs. The first has the streams 0 to 4, the second 5 to 9: for kernels, uploads, downloads, copies to
+/// peers and collectives, in this order.
 fn opened(are_reachable: &[bool]) -> Fallible<Vec<Gpu>> {
     let gpus = Gpu::group(1 << 20, are_reachable)?;
     for gpu in &gpus {
@@ -73,7 +73,7 @@ fn source_memory_is_freed_after_the_peer_copy() -> Fallible {
     gpus[0].driver.log();
     drop(y);
     assert_eq!(gpus[0].driver.log(), ["mark 0", "wait 3", "free 8 on 3"]);
-    // A copy that was not used is freed behind the copy as well.
+    // A copied tensor that no kernel has used is freed after the copy as well.
     drop(there);
     assert_eq!(gpus[0].driver.log(), ["wait 6", "free 8 on 6"]);
     check_clean(&gpus);
@@ -86,7 +86,7 @@ fn kernel_that_overwrites_a_peer_copy_source_waits() -> Fallible {
     let x = gpus[0].upload(Tensor::try_from([1.0f32, 2.0])?)?;
     let there = gpus[1].adopt(&x)?;
     gpus[0].driver.log();
-    // The input's only holder, so its memory is reused for the result.
+    // `x` is the only holder of its memory, so the memory is reused for the result.
     let y = run_node_on(&gpus[0].device, &node("Exp", DType::Float)?, vec![x])?;
     assert_eq!(gpus[0].driver.log(), ["wait 0", "wait 0", "map<Exp, float, float> on 0"]);
     drop((y, there));
@@ -152,7 +152,7 @@ fn gpu(id: usize) -> String {
     format!("/job:localhost/replica:0/task:0/device:GPU:{id}")
 }
 
-/// Adds the attributes of an edge between two devices.
+/// Adds the attributes of a Send or Recv between two devices.
 fn edge<'a>(op: Call<'a>, from: &str, to: &str, name: &str) -> Call<'a> {
     op.attr("tensor_name", name)
         .attr("send_device", from)
@@ -160,7 +160,8 @@ fn edge<'a>(op: Call<'a>, from: &str, to: &str, name: &str) -> Call<'a> {
         .attr("send_device_incarnation", 1i64)
 }
 
-/// Returns a partition that sends a tensor to its peer, keeps using it, and squares the peer's tensor.
+/// Returns the partition of GPU `own`: it sends a tensor to GPU `other`, uses the tensor afterwards, and
+/// squares the tensor that GPU `other` sends.
 fn exchanging(own: usize, other: usize) -> Fallible<Graph> {
     let (here, there) = (gpu(own), gpu(other));
     let scope = Scope::new().device(&here);
@@ -175,7 +176,7 @@ fn exchanging(own: usize, other: usize) -> Fallible<Graph> {
     Ok(scope.finish()?)
 }
 
-/// Runs some steps of both partitions.
+/// Runs `steps` steps in which the partitions of two GPUs exchange tensors.
 fn exchange(gpus: &[Gpu], steps: i64) -> Fallible {
     let pool = Pool::new(2)?;
     let executors: Vec<Arc<Executor>> = [(0, 1), (1, 0)]
@@ -209,7 +210,7 @@ fn partitions_exchange_tensors_by_peer_copies_without_races() -> Fallible {
         let count = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();
         let expected = if reachable { (40, 0) } else { (0, 40) };
         assert_eq!((count("copy 16 to GPU"), count("copy out 16")), expected, "{log:#?}");
-        // The thread that ended the last step may still hold a partition.
+        // The thread that ended the last step may still hold a partition, and thus memory.
         let deadline = Instant::now() + DEADLINE;
         while gpus.iter().any(|gpu| gpu.driver.used() > 0) && Instant::now() < deadline {
             std::thread::yield_now();

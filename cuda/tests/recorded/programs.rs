@@ -6,10 +6,11 @@ use super::software::compiler::{self, loaded, texts};
 use super::software::gpu;
 use cuda::engine::{Compiled, compile, library};
 
-/// The test examines only that the code compiles, so the compiler optimises little.
+/// The compiler option for little optimisation, because the tests only check that the code compiles.
 const LITTLE_OPTIMIZATION: &str = "--Ofast-compile=max";
 
-/// Checks that every source text compiles to machine code that has its functions.
+/// Checks that each source text compiles for the architecture, to machine code that contains all requested
+/// functions.
 fn check(architecture: &str) -> Fallible {
     loaded()?;
     for ((file, source), functions) in &texts()? {

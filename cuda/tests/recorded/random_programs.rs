@@ -1,4 +1,4 @@
-//! Random programs of branches and loops: CUDA graphs do not change their results.
+//! Random graphs with branches and loops have equal results with and without CUDA graphs.
 
 use super::Fallible;
 use super::partition::Partition;
@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// A program under construction.
+/// A random graph under construction.
 struct Program {
     random: Random,
     text: String,
@@ -31,7 +31,7 @@ struct Program {
 }
 
 impl Program {
-    /// Makes a program from a seed. Its feeds are vectors, a boolean, and the number of loop iterations.
+    /// Makes a random graph from a seed. The feeds are vectors, a boolean, and the number of loop iterations.
     fn new(seed: u64) -> Program {
         let mut program =
             Program { random: Random(seed), text: String::new(), names: 0, fetched: Vec::new() };
@@ -66,7 +66,8 @@ impl Program {
         self.fetched.push(name);
     }
 
-    /// Adds a random construct that uses `values`, and adds its results to them.
+    /// Adds a chain of ops, a conditional or a loop, at random, that uses `values`; its results are added to
+    /// `values`.
     fn some(&mut self, values: &mut Vec<String>, choice: &str) {
         match self.random.below(5) {
             0 | 1 => self.chain(values),
@@ -85,7 +86,7 @@ impl Program {
         }
     }
 
-    /// Adds a conditional.
+    /// Adds a conditional on the boolean `choice`, with random ops in both branches.
     fn branch(&mut self, values: &mut Vec<String>, choice: &str) {
         let mut ends = Vec::new();
         let mut switches = Vec::new();
@@ -104,7 +105,7 @@ impl Program {
         values.push(name);
     }
 
-    /// Adds a loop in which two values change and the others are loop invariants; the results of its iterations
+    /// Adds a loop with two loop variables; all other values are loop invariants. The results of the iterations
     /// are collected in a list.
     fn turns(&mut self, values: &mut Vec<String>, choice: &str) {
         let name = self.name();
@@ -154,7 +155,7 @@ impl Program {
         values.push(format!("{name}/sum"));
         for var in ["a", "b"] {
             let (next, dampened) = (inner[inner.len() - 1 - self.random.below(2)].clone(), self.name());
-            // Minimum keeps the values small; in the last iteration the dead input has no value.
+            // Minimum keeps the values small. Its second input is dead in the last iteration.
             self.line(&format!("{dampened} = Minimum[T=float]({next}, {name}/{var}/switch:1)"));
             self.line(&format!("{name}/{var}/next = NextIteration[T=float]({dampened})"));
             self.line(&format!("{name}/{var}/exit = Exit[T=float]({name}/{var}/switch)"));
@@ -162,8 +163,8 @@ impl Program {
         }
     }
 
-    /// Runs some steps. Returns their results, the kernels that the GPU ran in each, and the number of graph
-    /// launches.
+    /// Runs some steps of the graph. Returns the results, the kernels that the GPU ran in each step, and the
+    /// number of CUDA graph launches.
     fn run(&self, graphs: bool, executes: bool) -> Fallible<(Vec<Tensor>, Vec<Vec<String>>, usize)> {
         let options = GpuOptions { memory_fraction: 1.0, graphs, ..GpuOptions::default() };
         let driver = RecordingDriver::new(1 << 20);

@@ -1,5 +1,5 @@
-//! Snapshots of GPU variables for checkpoints: the download is enqueued at once, and later updates are ordered
-//! after it.
+//! Snapshots of GPU variables for checkpoints: the download is enqueued at once, and later updates of a
+//! variable wait for it.
 
 use super::Fallible;
 use super::node_runner::{download, upload};

@@ -1,4 +1,4 @@
-//! The order of enqueued work, and the allocation of memory.
+//! The order of enqueued work across CUDA streams, and the allocation of GPU memory.
 
 use super::Fallible;
 use super::software::gpu::{Gpu, launching};
@@ -11,7 +11,7 @@ use graph::{AttrList, AttrValue, Code, DType, DeviceName, Node, TaskName, Tensor
 use kernels::testing::run_node_on;
 use std::sync::Arc;
 
-/// Returns a node of an op for a dtype.
+/// Returns a node of an op with attribute `T` set to the dtype.
 pub(crate) fn node(op: &str, dtype: DType) -> Fallible<Node> {
     let op = graph::ops::lookup(op).ok_or_else(|| format!("no op {op}"))?;
     Ok(Node::new("n", op).with_attr("T", dtype))
@@ -45,8 +45,8 @@ fn uploaded_tensors_are_downloaded_unchanged() -> Fallible {
     Ok(())
 }
 
-/// The first upload has more chunks than may be in flight, the last of which is smaller; a downloaded tensor is
-/// in pinned memory already.
+/// The first upload has more chunks than may be in flight, and its last chunk is smaller. The downloaded tensor
+/// is in pinned memory already, so its upload is one copy.
 #[test]
 fn large_uploads_are_chunked_unless_already_pinned() -> Fallible {
     const MEBIBYTE: usize = 1 << 20;
@@ -105,7 +105,7 @@ fn kernel_that_overwrites_a_download_source_waits() -> Fallible {
     let x = gpu.upload(Tensor::try_from([1.0f32, 2.0])?)?;
     gpu.download(x.clone())?;
     gpu.driver.log();
-    // The input's only holder, so its memory is reused for the result.
+    // `x` is the only holder of its memory, so the memory is reused for the result.
     let y = run_node_on(&gpu.device, &node("Exp", DType::Float)?, vec![x])?;
     assert_eq!(gpu.driver.log(), ["wait 0", "wait 0", "map<Exp, float, float> on 0"]);
     drop(y);
@@ -170,7 +170,8 @@ fn convolution_falls_back_to_the_minimum_workspace() -> Fallible {
 
 #[test]
 fn failed_allocation_is_retried_after_synchronize_and_trim() -> Fallible {
-    // The limit exceeds the memory that the driver has left.
+    // The driver has less free memory than the GPU's limit allows, because the test takes 500 bytes from it
+    // directly.
     let driver = Arc::new(RecordingDriver::new(1000));
     let name = DeviceName::new(&TaskName::new("localhost", 0), "GPU", 0);
     let options = launching();
@@ -206,7 +207,7 @@ fn poison_fills_new_memory_but_not_uploads() -> Fallible {
     let y = run_node_on(&gpu.device, &node("Exp", DType::Float)?, vec![x.clone()])?.remove(0);
     let wanted = ["allocate 8 on 0", "fill 8 on 0", "wait 0", "map<Exp, float, float> on 0"];
     assert_eq!(gpu.driver.log(), wanted);
-    // The kernel is not executed, so the output is the memory's content before it.
+    // The recording driver does not execute the kernel, so the output still has the bytes of the fill.
     assert!(gpu.download(y)?.values::<f32>()?.iter().all(|value| value.is_nan()));
     assert_eq!(gpu.download(x)?, tensor);
     assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));

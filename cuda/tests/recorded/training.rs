@@ -15,7 +15,7 @@ use std::time::Instant;
 /// The device name of the GPU.
 const GPU: &str = "/job:localhost/replica:0/task:0/device:GPU:0";
 
-/// Runs a graph on the GPU for some steps.
+/// Runs a graph on the GPU for `steps` steps.
 pub(crate) fn run(gpu: &Gpu, graph: &Graph, steps: i64) -> Fallible {
     let pool = Pool::new(2)?;
     let executor = Arc::new(Executor::new(graph, gpu.device.clone(), pool, &KernelCache::new())?);
@@ -28,7 +28,7 @@ pub(crate) fn run(gpu: &Gpu, graph: &Graph, steps: i64) -> Fallible {
     Ok(())
 }
 
-/// Returns a training step of one layer, with reference variables or resource variables.
+/// Returns a graph that trains one layer, with reference variables if `is_ref`, else resource variables.
 fn layer(is_ref: bool) -> Fallible<Graph> {
     let scope = Scope::new().device(GPU);
     let (variable, assign, apply) = if is_ref {
@@ -92,9 +92,9 @@ fn layer_trains_without_races_or_leaks() -> Fallible {
         let steps = log.iter().filter(|line| line.starts_with("step<GradientDescent, float>")).count();
         assert_eq!(steps, 6, "{log:#?}");
         assert_eq!(gpu.driver.races(), Vec::<String>::new(), "{log:#?}");
-        // Only the variables are left.
+        // At the end only the variables are in use: their size in bytes.
         let variables = (4 * 3 + 3) * 4;
-        // The thread that ended the last step may still hold the partition.
+        // The thread that ended the last step may still hold the partition, and thus memory.
         let deadline = Instant::now() + DEADLINE;
         while gpu.driver.used() != variables && Instant::now() < deadline {
             std::thread::yield_now();
@@ -107,7 +107,7 @@ fn layer_trains_without_races_or_leaks() -> Fallible {
     Ok(())
 }
 
-/// Returns a graph that updates rows of a table with an optimizer, and then single slices.
+/// Returns a graph that updates rows of a table with an optimizer, and then single slices of the table.
 fn table(is_ref: bool) -> Fallible<Graph> {
     let scope = Scope::new().device(GPU);
     let (variable, assign, prefix) =
@@ -154,7 +154,7 @@ fn sparse_updates_use_row_locks_without_races() -> Fallible {
             let found = log.iter().filter(|line| line.starts_with(kernel)).count();
             assert_eq!(found, 2, "{kernel}: {log:#?}");
         }
-        // The locks are cleared before the step.
+        // The row locks are cleared before the optimizer's kernel runs.
         let at = log.iter().position(|line| line.starts_with("sparse_step")).unwrap_or(0);
         let is_opened = log[..at].iter().any(|line| line.starts_with("fill 16384"));
         assert!(is_opened, "{log:#?}");

@@ -13,7 +13,7 @@ use std::ffi::{c_int, c_void};
 #[derive(Debug)]
 pub(super) struct Blas {
     handle: sys::cublasHandle_t,
-    /// The stream that the handle is set to.
+    /// The CUDA stream that is set in the handle.
     stream: Option<StreamId>,
     workspace: Option<Workspace>,
 }
@@ -99,7 +99,7 @@ impl Drop for Blas {
     }
 }
 
-/// A number of the type that a product computes in; a complex one has an imaginary part of 0.
+/// A real scalar factor, in the type in which a product is computed.
 enum Scalar {
     Single([f32; 2]),
     Double([f64; 2]),
@@ -121,7 +121,7 @@ impl Scalar {
     }
 }
 
-/// Returns cuBLAS's data type and compute type of a product.
+/// Returns cuBLAS's data type and compute type for a product.
 fn types(product: &Product) -> Result<(sys::cudaDataType, sys::cublasComputeType_t)> {
     use sys::cublasComputeType_t::*;
     use sys::cudaDataType_t::*;

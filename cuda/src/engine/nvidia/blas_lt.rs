@@ -12,7 +12,8 @@ use graph::DType;
 use rustc_hash::FxHashMap;
 use std::ffi::{c_int, c_void};
 
-/// cuBLASLt on one GPU, with the prepared products of each kind; `None` for kinds without an algorithm.
+/// cuBLASLt on one GPU, with the descriptors and algorithms of products by [`ProductKey`]; `None` for products
+/// without an algorithm.
 #[derive(Debug)]
 pub(super) struct BlasLt {
     handle: sys::cublasLtHandle_t,
@@ -23,13 +24,14 @@ pub(super) struct BlasLt {
 // SAFETY: cuBLASLt lets any thread use a handle or descriptor, one thread at a time.
 unsafe impl Send for BlasLt {}
 
-/// Largest number of cached kinds; the cache is cleared when it is full, because shapes may keep changing.
+/// Largest number of cached product keys; the cache is cleared when it is full, because shapes may keep
+/// changing.
 const MAX_CACHED: usize = 4096;
 
-/// Number of algorithms that the heuristic is asked for.
+/// Largest number of algorithms that the library's heuristic is asked for.
 const MAX_ALGORITHMS: usize = 8;
 
-/// The alignment that the library assumes for all addresses.
+/// The alignment in bytes of the addresses of all products that are computed with this library.
 const ALIGNMENT: u64 = 256;
 
 /// The properties of a product by which its algorithm is chosen.
@@ -45,8 +47,9 @@ struct ProductKey {
     relu: bool,
 }
 
-/// The descriptors of a kind of product. cuBLASLt is column-major, so it computes the transposed product, of
-/// the factors in reverse order: the rows of a matrix in memory are its columns, and `b` comes first.
+/// The descriptors of all products with one [`ProductKey`]. cuBLASLt is column-major, so the call computes the
+/// transposed product with the factors in reverse order: `b` is the first factor, and the rows of each matrix
+/// in memory are columns for the library.
 #[derive(Debug)]
 struct Prepared {
     description: Description,
@@ -55,11 +58,11 @@ struct Prepared {
     c: Layout,
 }
 
-/// One algorithm for a product.
+/// One algorithm for a product, with its workspace.
 #[derive(Debug)]
 struct Candidate {
     algorithm: sys::cublasLtMatmulAlgo_t,
-    /// Bytes of workspace.
+    /// Size in bytes of the workspace that the algorithm needs.
     workspace: usize,
 }
 
@@ -149,7 +152,7 @@ impl ProductKey {
         ProductKey { dtype, tf32, m, n, k, flips, has_bias: bias.is_some(), relu }
     }
 
-    /// Returns the types of storage and arithmetic; `None` for dtypes that are not supported.
+    /// Returns cuBLASLt's data type and compute type; `None` for dtypes that are left to cuBLAS.
     fn types(&self) -> Option<(sys::cudaDataType, sys::cublasComputeType_t)> {
         use sys::cublasComputeType_t::*;
         use sys::cudaDataType_t::*;
@@ -174,8 +177,8 @@ impl ProductKey {
 }
 
 impl Prepared {
-    /// Prepares a kind of product, with its algorithms in the order of expected speed; returns `None` if there
-    /// are none.
+    /// Creates the descriptors of a product and finds its algorithms, in the order of expected speed; returns
+    /// `None` if there are no algorithms.
     fn new(
         handle: sys::cublasLtHandle_t,
         key: &ProductKey,
@@ -232,8 +235,8 @@ impl Prepared {
         Ok(Candidates::new(candidates).map(|candidates| (Prepared { description, b, a, c }, candidates)))
     }
 
-    /// Enqueues the product with one algorithm and returns the call's status; on a refusal nothing was
-    /// enqueued.
+    /// Enqueues the product with one algorithm and returns the call's status. A status other than success means
+    /// that nothing was enqueued.
     fn enqueue(
         &self,
         handle: sys::cublasLtHandle_t,

@@ -13,11 +13,12 @@ pub(super) struct Candidates<T> {
     are_timed: bool,
 }
 
-/// A later candidate replaces an earlier one only if its time is less than this fraction of the earlier one's.
+/// A candidate is preferred to an earlier one in the list only if its time is less than this fraction of the
+/// earlier candidate's time.
 const TIME_RATIO: f64 = 0.97;
 
 impl<T> Candidates<T> {
-    /// Returns the candidates, `None` if the list is empty.
+    /// Returns the candidates of a list; `None` if the list is empty.
     pub(super) fn new(all: Vec<T>) -> Option<Candidates<T>> {
         let are_timed = all.len() == 1;
         (!all.is_empty()).then_some(Candidates { all, are_timed })
@@ -28,15 +29,15 @@ impl<T> Candidates<T> {
         self.all.iter()
     }
 
-    /// Returns whether the fastest candidate is known.
+    /// Returns whether the candidates have been timed.
     pub(super) fn are_timed(&self) -> bool {
         self.are_timed
     }
 
-    /// Enqueues the work with the fastest candidate that fits. If a stream for timing is given, and all
-    /// candidates fit, they are timed first: the work is enqueued there many times and waited for. `enqueue`
-    /// returns whether it enqueued the work, or `false` if the candidate does not support it. Returns `false`,
-    /// without enqueueing anything, if no candidate does.
+    /// Enqueues the work with the fastest candidate for which `fits` returns `true`. If `timing_stream` is
+    /// given and all candidates fit, the candidates are timed first: the work is enqueued in that stream many
+    /// times and waited for. `enqueue` returns `false`, without enqueueing anything, if the candidate does not
+    /// support the work. Returns `false`, without enqueueing anything, if no candidate supports the work.
     ///
     /// # Errors
     /// Those of `enqueue`.
@@ -60,8 +61,8 @@ impl<T> Candidates<T> {
         Ok(false)
     }
 
-    /// Moves the fastest candidate to the front. `time` returns `None` or an error for a candidate that does
-    /// not work.
+    /// Moves the fastest candidate to the front of the list. `time` returns a candidate's time, and `None` or
+    /// an error for a candidate that does not work.
     fn time_all(&mut self, mut time: impl FnMut(&T) -> Result<Option<Duration>>) {
         let mut best: Option<(usize, Duration)> = None;
         for (i, candidate) in self.all.iter().enumerate() {
@@ -86,8 +87,8 @@ mod tests {
         Candidates::new((0..count).collect()).ok_or_else(|| Error::internal("no ways"))
     }
 
-    /// Returns the order of the candidates after timing them with these results, and whether the timing
-    /// succeeded.
+    /// Returns the order of candidates after they were timed, and whether the timing succeeded; `milliseconds`
+    /// are their times, `None` for a candidate that does not work.
     fn timed(milliseconds: &[Option<u64>]) -> Result<(Vec<usize>, bool)> {
         let mut candidates = candidates(milliseconds.len())?;
         candidates.time_all(|&candidate| match milliseconds[candidate] {

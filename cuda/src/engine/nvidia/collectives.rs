@@ -1,5 +1,5 @@
-//! Collectives with NCCL. Its functions are looked up here, because cudarc looks for the library under names
-//! that NCCL does not have.
+//! Collectives with NCCL. NCCL's functions are looked up here, because cudarc looks for the library under file
+//! names that NCCL does not have.
 
 use super::{Nvidia, library, stream_of};
 use crate::engine::driver::{AllReduce, AllReducePart, Reduction};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-/// A GPU's handle in a clique of GPUs (`ncclComm_t`).
+/// NCCL's handle of one GPU in a clique, a set of GPUs that run collectives together (`ncclComm_t`).
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 struct Communicator(*mut c_void);
@@ -22,7 +22,7 @@ unsafe impl Send for Communicator {}
 /// `ncclResult_t`; 0 is success.
 type Status = c_int;
 
-/// The functions that are called in NCCL. The types are those of its header: `ncclComm_t`, `ncclDataType_t`,
+/// The functions of NCCL that are called. The types are those of NCCL's header: `ncclComm_t`, `ncclDataType_t`,
 /// `ncclRedOp_t` and `cudaStream_t`, which is the driver's stream.
 #[derive(Clone, Copy, Debug)]
 struct Functions {
@@ -42,16 +42,18 @@ struct Functions {
     ) -> Status,
 }
 
-/// The library, and the cliques of GPUs that have used it, which live as long as the process.
+/// The functions of NCCL, and the communicators of each set of GPUs (clique) that has run a collective. They
+/// live as long as the process.
 #[derive(Debug)]
 struct Nccl {
     functions: Functions,
-    /// The communicators by the GPUs' numbers, in the order of the parts.
+    /// The communicators of a clique by the numbers of its GPUs, both in the order of the parts of an
+    /// all-reduce.
     cliques: BTreeMap<Vec<c_int>, Vec<Communicator>>,
 }
 
-/// Enqueues the parts of an all-reduce. A lock orders collectives: two GPUs that enqueued them in different
-/// orders would wait for each other forever.
+/// Enqueues the parts of an all-reduce. A lock orders collectives, because two GPUs that enqueue collectives in
+/// different orders wait for each other forever.
 pub(super) fn all_reduce(operation: &AllReduce, parts: &[AllReducePart<'_>]) -> Result<()> {
     let gpus: Vec<&Nvidia> = parts.iter().map(|part| Nvidia::of(part.driver)).collect::<Result<_>>()?;
     // Where the machine has peer access, NCCL reads tensors in the other GPU's memory, so access to the memory
@@ -66,7 +68,7 @@ pub(super) fn all_reduce(operation: &AllReduce, parts: &[AllReducePart<'_>]) -> 
     let clique = nccl.clique(&numbers)?;
     let enqueued = nccl.functions.enqueue(operation, parts, &clique);
     if enqueued.is_err() {
-        // Some GPUs may already wait for the parts of others that were not enqueued.
+        // Some parts may already be enqueued, and would wait forever for the parts that are not.
         nccl.dissolve(&numbers);
     }
     enqueued
@@ -84,7 +86,7 @@ fn opened() -> Result<&'static Mutex<Nccl>> {
 }
 
 impl Nccl {
-    /// Returns the communicators of these GPUs, created on first use.
+    /// Returns the communicators of the clique of these GPUs, created on first use.
     fn clique(&mut self, numbers: &[c_int]) -> Result<Vec<Communicator>> {
         if let Some(clique) = self.cliques.get(numbers) {
             return Ok(clique.clone());
@@ -115,7 +117,7 @@ impl Nccl {
 }
 
 impl Functions {
-    /// Looks up the functions.
+    /// Looks up the functions of NCCL that are called.
     fn find() -> Result<Functions> {
         let (library, _) = library::COLLECTIVES.open()?;
         let missing = |error: libloading::Error| Error::internal(format!("libnccl: {error}"));

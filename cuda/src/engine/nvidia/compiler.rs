@@ -17,10 +17,10 @@ pub(super) struct Image {
     pub(super) name: CString,
 }
 
-/// Functions of one source text that were compiled together.
+/// The code of some functions of one source text, compiled together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
-    /// PTX, with a 0 behind it.
+    /// The PTX code, followed by a 0 byte.
     pub ptx: Vec<u8>,
     /// Machine code of a real architecture such as `sm_90`; empty for a virtual one such as `compute_90`.
     pub cubin: Vec<u8>,
@@ -84,7 +84,7 @@ impl Compiling {
         self.read(sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)
     }
 
-    /// Reads a result of the compilation: `size` returns its length, and `get` copies it.
+    /// Returns a result of the compilation as bytes: `size` returns its length, and `get` copies it.
     fn read(
         &self,
         size: unsafe fn(sys::nvrtcProgram, *mut usize) -> sys::nvrtcResult,
@@ -128,7 +128,8 @@ impl Drop for Compiling {
     }
 }
 
-/// Returns the compiled kernel of a program, from the cache folder if it is there.
+/// Returns the compiled kernel of a program: read from the cache folder, or compiled and written to that
+/// folder.
 pub(super) fn compile_cached(program: &Program, architecture: &str) -> Result<Image> {
     let source = program.source();
     let file = folder().map(|folder| {
@@ -147,8 +148,8 @@ pub(super) fn compile_cached(program: &Program, architecture: &str) -> Result<Im
     let name = compiled.names.pop().ok_or_else(|| Error::internal("a kernel has no name"))?;
     let image = Image { code: compiled.cubin, name };
     if let Some(file) = file {
-        // Several processes may write the same entry, so each writes a file of its own and renames it. A folder
-        // that cannot be written only costs the next process time.
+        // Several processes may write the same entry, so each process writes a file of its own and renames it.
+        // Errors are ignored, because without the entry the next process only has to compile the kernel again.
         let own = file.with_extension(format!("{}.part", std::process::id()));
         let bytes = [image.name.as_bytes_with_nul(), &image.code].concat();
         let _ = std::fs::write(&own, bytes).and_then(|()| std::fs::rename(&own, &file));
@@ -156,7 +157,7 @@ pub(super) fn compile_cached(program: &Program, architecture: &str) -> Result<Im
     Ok(image)
 }
 
-/// Parses a cache entry: the name, a 0, and the code.
+/// Parses a cache entry: the kernel's mangled name, a 0 byte, and the machine code.
 fn parse(mut bytes: Vec<u8>) -> Option<Image> {
     let end = bytes.iter().position(|&b| b == 0)?;
     let code = bytes.split_off(end + 1);
@@ -165,8 +166,8 @@ fn parse(mut bytes: Vec<u8>) -> Option<Image> {
     is_whole.then_some(Image { code, name: CString::new(bytes).ok()? })
 }
 
-/// Returns the cache folder: `ANABRANCH_CUDA_CACHE`, or a folder of the user's; `None` if neither is set or the
-/// folder cannot be created.
+/// Returns the cache folder: `ANABRANCH_CUDA_CACHE`, or a folder in the user's cache folder; `None` if neither
+/// is set or the folder cannot be created.
 fn folder() -> Option<PathBuf> {
     let of = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let folder = of("ANABRANCH_CUDA_CACHE")

@@ -13,9 +13,9 @@ use std::ffi::{c_int, c_void};
 #[derive(Debug)]
 pub(super) struct Dnn {
     handle: sys::cudnnHandle_t,
-    /// The stream that the handle is set to.
+    /// The CUDA stream that is set in the handle.
     stream: Option<StreamId>,
-    /// The prepared convolutions; `None` for those without an algorithm.
+    /// The descriptors and algorithms of each convolution; `None` for convolutions without an algorithm.
     cache: FxHashMap<Convolution, Option<Prepared>>,
 }
 
@@ -26,7 +26,7 @@ unsafe impl Send for Dnn {}
 /// changing.
 const MAX_CACHED: usize = 4096;
 
-/// Largest workspace, in bytes, of an algorithm that is considered, unless all need more.
+/// Size in bytes: algorithms with a larger workspace are not considered, unless all algorithms need more.
 const MAX_WORKSPACE: usize = 1 << 30;
 
 /// The descriptors of a convolution and its candidate algorithms.
@@ -45,15 +45,15 @@ struct Descriptors {
     convolution: Description,
 }
 
-/// One algorithm for a convolution.
+/// One algorithm for a convolution, with its workspace.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     algorithm: Algorithm,
-    /// Bytes of workspace.
+    /// Size in bytes of the workspace that the algorithm needs.
     workspace: usize,
 }
 
-/// An algorithm of one direction.
+/// cuDNN's id of an algorithm for one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
     Forward(sys::cudnnConvolutionFwdAlgo_t),
@@ -96,8 +96,8 @@ fn check(call: &str, status: sys::cudnnStatus_t) -> Result<()> {
     status.result().map_err(|error| Error::internal(format!("cuDNN: {call} failed: {:?}", error.0)))
 }
 
-/// Returns whether the status means that cuDNN does not support the call, rather than that the call failed.
-/// Statuses are grouped by thousands.
+/// Returns whether the status means that cuDNN does not support the call, rather than that the call failed. The
+/// thousands digit of a status is its group.
 fn is_refusal(status: sys::cudnnStatus_t) -> bool {
     let thousands = |status: sys::cudnnStatus_t| status as u32 / 1000;
     [sys::cudnnStatus_t::CUDNN_STATUS_BAD_PARAM, sys::cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED]
@@ -143,7 +143,8 @@ impl Tensor {
 }
 
 impl Prepared {
-    /// Prepares a convolution; returns `None` if cuDNN has no algorithm.
+    /// Creates the descriptors of a convolution and finds its algorithms; returns `None` if cuDNN has no
+    /// algorithm.
     fn new(handle: sys::cudnnHandle_t, of: &Convolution) -> Result<Option<Prepared>> {
         let dtype = data_type(of.dtype)?;
         let input = Tensor::of(&of.input, of.dtype)?;
@@ -345,7 +346,8 @@ impl Dnn {
         Ok(Dnn { handle, stream: None, cache: FxHashMap::default() })
     }
 
-    /// Returns the prepared convolution, cached; `None` if cuDNN has no algorithm.
+    /// Returns the descriptors and algorithms of a convolution from the cache, filled on first use; `None` if
+    /// cuDNN has no algorithm.
     fn prepared(&mut self, convolution: &Convolution) -> Result<Option<&mut Prepared>> {
         if !self.cache.contains_key(convolution) {
             if self.cache.len() >= MAX_CACHED {
@@ -357,8 +359,8 @@ impl Dnn {
         Ok(self.cache.get_mut(convolution).and_then(Option::as_mut))
     }
 
-    /// Returns the workspace of a convolution. The preferred size suffices for all algorithms if they are still
-    /// to be timed, or else for the fastest.
+    /// Returns the workspace sizes of a convolution. The preferred size is enough for all algorithms if they
+    /// may still be timed, or else for the fastest.
     pub(super) fn workspace(
         &mut self,
         convolution: &Convolution,

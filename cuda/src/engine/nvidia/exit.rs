@@ -1,7 +1,7 @@
 //! The end of the process. NVIDIA's libraries shut down in exit handlers when `main` has returned, while other
-//! threads may still run. A thread that is in a CUDA call, or makes one then (because it waits for a copy, or
-//! drops the last session), crashes. So this module refuses calls once the process ends, and makes the exit
-//! handler wait for calls in progress.
+//! threads may still run. A thread that is in a CUDA call during the shutdown crashes; it may wait for a copy,
+//! or drop the last session. So this module refuses CUDA calls once the process ends, and registers an exit
+//! handler that waits for calls in progress.
 
 use crate::engine::library::Library;
 use device::{Error, Result};
@@ -11,21 +11,21 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Set when the exit handlers run.
+/// Set when the exit handler of this module runs.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Read-locked by each thread in a call.
+/// Read-locked by each thread during its CUDA calls; the exit handler takes the write lock.
 static CALLS: RwLock<()> = RwLock::new(());
 
-/// Longest time that the exit handler waits for calls.
+/// Longest time that the exit handler waits for CUDA calls in progress.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A guard for the duration of a thread's calls.
+/// A guard that a thread holds during its CUDA calls.
 pub(super) struct CallGuard {
     _call: RwLockReadGuard<'static, ()>,
 }
 
-/// Allows the calling thread to make calls, until the guard is dropped. May be nested.
+/// Returns a guard that allows the calling thread to make CUDA calls until the guard is dropped. May be nested.
 ///
 /// # Errors
 /// `Unavailable` once the process ends.
@@ -41,7 +41,7 @@ unsafe extern "C" {
     fn atexit(handler: extern "C" fn()) -> c_int;
 }
 
-/// The exit handler: refuses new calls and waits for those in progress.
+/// The exit handler: makes [`enter`] refuse new calls, and waits for calls in progress.
 extern "C" fn end() {
     // The handler is registered once per library; only its first run waits.
     if !IS_ENDING.swap(true, Ordering::SeqCst) {
@@ -50,7 +50,7 @@ extern "C" fn end() {
 }
 
 /// Registers the exit handler after a library has been loaded. Handlers run in reverse order of registration,
-/// so this one runs before the library's own.
+/// so this handler runs before the handler that the library registered when it was loaded.
 pub(super) fn register_exit_handler(library: &Library) {
     static REGISTERED: Mutex<Vec<&str>> = Mutex::new(Vec::new());
     let mut registered = REGISTERED.lock();
@@ -73,7 +73,7 @@ mod tests {
         assert!(guard.is_ok() && enter().is_ok());
         let ender = thread::spawn(|| end());
         let deadline = Instant::now() + CALL_TIMEOUT;
-        // Until the handler waits for this thread's call.
+        // `try_read` fails once the handler waits for the write lock.
         while CALLS.try_read().is_some() && Instant::now() < deadline {
             thread::yield_now();
         }

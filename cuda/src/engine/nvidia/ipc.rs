@@ -42,7 +42,7 @@ pub(super) fn share(gpu: &Nvidia, bytes: usize) -> Result<Option<IpcMemory>> {
     Ok(Some(IpcMemory { address: map_handle(gpu, &memory, bytes)?, descriptor }))
 }
 
-/// Maps memory of another process.
+/// Maps `bytes` bytes of memory of another process into this GPU's address space.
 pub(super) fn map(gpu: &Nvidia, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Address> {
     let mut memory = 0;
     let by = descriptor.as_raw_fd() as usize as *mut c_void;
@@ -54,7 +54,7 @@ pub(super) fn map(gpu: &Nvidia, descriptor: BorrowedFd<'_>, bytes: usize) -> Res
 
 /// Unmaps memory and frees its addresses.
 pub(super) fn unmap(address: Address, bytes: usize) {
-    // SAFETY: the addresses come from `place`, and no stream uses them (the contract of `Driver`).
+    // SAFETY: the addresses come from `map_handle`, and no stream uses them (the contract of `Driver`).
     unsafe {
         let _ = sys::cuMemUnmap(address.0, bytes);
         let _ = sys::cuMemAddressFree(address.0, bytes);
@@ -71,7 +71,7 @@ impl Drop for MemoryHandle {
     }
 }
 
-/// Maps memory for this GPU, at newly reserved addresses.
+/// Maps physical memory at newly reserved addresses, with access for this GPU.
 fn map_handle(gpu: &Nvidia, memory: &MemoryHandle, bytes: usize) -> Result<Address> {
     let mut address = 0;
     // SAFETY: the call writes one address.
@@ -111,7 +111,7 @@ fn properties(gpu: &Nvidia) -> sys::CUmemAllocationProp {
     }
 }
 
-/// Returns the granularity of such memory in bytes.
+/// Returns the granularity in bytes in which memory with the described properties can be allocated.
 fn granularity(gpu: &Nvidia, what: &sys::CUmemAllocationProp) -> Result<usize> {
     let least = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     let mut bytes = 0;

@@ -104,11 +104,11 @@ pub(super) struct Nvidia {
     dnn: OnceLock<Result<Mutex<Dnn>>>,
 }
 
-/// The objects that are destroyed with the context.
+/// The streams and modules that are destroyed before the context is released.
 #[derive(Debug, Default)]
 struct OwnedObjects {
     streams: Vec<u64>,
-    /// The streams in which work has been captured; these never run work themselves.
+    /// The streams in which captures have begun; work is only captured in these streams, never run.
     capturing: Vec<u64>,
     modules: Vec<u64>,
 }
@@ -118,7 +118,7 @@ struct Context(sys::CUcontext);
 
 // SAFETY: any thread may use a CUDA context after making it current.
 unsafe impl Send for Context {}
-// SAFETY: as above; the driver locks internally.
+// SAFETY: any thread may use a CUDA context, and the driver locks internally.
 unsafe impl Sync for Context {}
 
 impl Nvidia {
@@ -165,13 +165,13 @@ impl Nvidia {
         Ok(gpu)
     }
 
-    /// Casts a driver to this type, which all drivers of a process have outside tests.
+    /// Casts a driver to `Nvidia`; all drivers outside tests are of this type.
     fn of(driver: &dyn Driver) -> Result<&Nvidia> {
         let any: &dyn Any = driver;
         any.downcast_ref().ok_or_else(|| Error::internal(format!("{driver:?} is no GPU of NVIDIA")))
     }
 
-    /// Returns the memory pool that allocations come from.
+    /// Returns the driver's memory pool from which stream-ordered allocations come.
     fn pool(&self) -> Result<sys::CUmemoryPool> {
         // SAFETY: the device comes from the driver.
         let pool = unsafe { result::device::get_default_mem_pool(self.device) };
@@ -190,7 +190,7 @@ impl Nvidia {
         sys::CUmemAccessDesc { location: self.location(), flags }
     }
 
-    /// Makes the GPU's context current in this thread. The process does not end while the guard lives.
+    /// Makes the GPU's context current in this thread. The end of the process waits while the guard lives.
     fn enter(&self) -> Result<exit::CallGuard> {
         let guard = exit::enter()?;
         // SAFETY: the context lives as long as this value.
@@ -203,7 +203,8 @@ impl Nvidia {
             .map_err(|error| Error::internal(format!("GPU {}: {call} failed: {}", self.number, name(error))))
     }
 
-    /// Returns the stream if algorithms may be timed in it: a stream that captures does not run its work.
+    /// Returns `stream` if algorithms may be timed in it; `None` for a stream that captures, because work in it
+    /// does not run.
     fn timing_stream(&self, stream: StreamId) -> Option<StreamId> {
         (self.autotunes && !self.owned.lock().capturing.contains(&stream.0)).then_some(stream)
     }
@@ -257,7 +258,7 @@ impl Driver for Nvidia {
 
     fn create_event(&self) -> Result<EventId> {
         let _guard = self.enter()?;
-        // Waiting threads sleep, and no timing is recorded.
+        // Threads that wait for the event sleep, and the event records no time.
         let flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32
             | sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         let mut event = std::ptr::null_mut();
@@ -320,7 +321,7 @@ impl Driver for Nvidia {
     }
 
     fn free(&self, address: Address, stream: StreamId) {
-        // An error is ignored: the memory of a broken context is gone with the context.
+        // An error is ignored, because it means that the context is broken, and its memory is lost with it.
         if address.0 != 0
             && let Ok(_guard) = self.enter()
         {

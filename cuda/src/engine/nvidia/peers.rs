@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 
-/// The GPUs to which one GPU has or lacks peer access, by number; each is asked once.
+/// For other GPUs, by number: true if one GPU has peer access to that GPU. The result is cached on first use.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<BTreeMap<u32, Result<bool>>>);
 
@@ -20,8 +20,8 @@ impl Peers {
     }
 }
 
-/// Enables access in both directions, because either GPU may run a copy, and collectives read and write both
-/// ways.
+/// Enables peer access between two GPUs in both directions, because either GPU may run a copy between them, and
+/// collectives use both directions. Returns whether the machine supports it.
 fn connect(own: &Nvidia, peer: &Nvidia) -> Result<bool> {
     if own.number == peer.number {
         return Ok(true);
@@ -45,7 +45,7 @@ fn can_access(from: &Nvidia, to: &Nvidia) -> Result<bool> {
 }
 
 /// Gives `to` access to the memory of `of`. Memory pools, where all tensors are, have access rights of their
-/// own; the access between contexts is for all other memory, and lets copies take the direct path.
+/// own. Access between contexts is for all other memory, and allows direct copies.
 fn grant(of: &Nvidia, to: &Nvidia) -> Result<()> {
     let _guard = of.enter()?;
     let access = to.access();

@@ -6,17 +6,18 @@ use cudarc::driver::sys;
 use device::{Error, Result};
 use std::time::{Duration, Instant};
 
-/// Target length of a sample. Work is enqueued repeatedly to fill it, at most [`MAX_RUNS`] times, so that the
-/// time of waiting for the stream hardly counts.
+/// Target length of a sample, one measurement of repeated work. The work is enqueued at most [`MAX_RUNS`] times
+/// to reach this length, so that the time of waiting for the stream hardly counts.
 const SAMPLE_TIME: Duration = Duration::from_micros(300);
 const MAX_RUNS: u32 = 16;
 
-/// Number of samples, of which the fastest counts, because other work of the GPU only adds time.
+/// Number of samples that are measured. The shortest is the result, because other work of the GPU only adds
+/// time.
 const SAMPLES: usize = 3;
 
-/// Measures the time of repeatable work in a stream of this thread's context that is not capturing. Blocks
-/// until the work has run, after a warm-up. Returns `None` if `enqueue` returns `false`, which means that it
-/// enqueued nothing.
+/// Measures the time of the work that `enqueue` enqueues in stream `at`, which must belong to this thread's
+/// context and not capture. Blocks until the work has run, after a warm-up. Returns `None` if `enqueue` returns
+/// `false`, which means that it enqueued nothing.
 ///
 /// # Errors
 /// Those of `enqueue`, and the driver's.

@@ -11,8 +11,8 @@ pub(super) struct Workspace {
 }
 
 impl Workspace {
-    /// Allocates the size that NVIDIA recommends for the architecture, in this thread's context; returns `None`
-    /// if there is not enough memory.
+    /// Allocates a workspace of the size that NVIDIA recommends for the architecture, in this thread's context;
+    /// returns `None` if there is not enough memory.
     pub(super) fn new(architecture: u32) -> Option<Workspace> {
         let bytes = if architecture >= 90 { 32 << 20 } else { 4 << 20 };
         // SAFETY: the memory belongs to this thread's context and is freed when this value is dropped.

@@ -1,6 +1,6 @@
 //! Non-maximum suppression. The number of selected boxes is known only when the GPU has run the kernel; unless
-//! the outputs are padded, the kernel completes asynchronously with a download of that number, so that no
-//! thread waits.
+//! the outputs are padded, the kernel downloads the number and completes when the download has ended, so that
+//! no thread waits.
 
 use crate::engine::{Arguments, Function, KernelStream, Source};
 use crate::kernels::support::{function, read, type_name, write};
@@ -35,14 +35,15 @@ pub(in crate::kernels) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// The selected boxes: their numbers and scores, both of the largest possible length, and their count.
+/// The selected boxes: vectors of their indices and their scores, with room for the largest number of boxes,
+/// and the number of boxes.
 struct Selection {
     numbers: DeviceTensor,
     scores: DeviceTensor,
     count: DeviceTensor,
 }
 
-/// Makes the kernel; `is_padded` means that the outputs have their largest length.
+/// Makes a kernel of non-maximum suppression; with `is_padded` the outputs always have their largest length.
 fn suppress(init: &KernelInit<'_>, is_padded: bool) -> Result<Kernel> {
     let dtype = init.input_type(1);
     let outputs = init.outputs.len();
@@ -67,7 +68,7 @@ fn suppress(init: &KernelInit<'_>, is_padded: bool) -> Result<Kernel> {
     })
 }
 
-/// Enqueues the selection.
+/// Enqueues the kernel that selects boxes.
 fn enqueue(ctx: &AsyncContext, choose: &Function, dtype: DType, is_padded: bool) -> Result<Selection> {
     let [boxes, scores] = [device_input(ctx, 0)?, device_input(ctx, 1)?];
     let parameters = (2..ctx.inputs.len()).map(|i| ctx.input(i)).collect::<Result<SmallVec<[_; 4]>>>()?;
@@ -119,8 +120,8 @@ impl Selection {
         Ok(Selection { numbers: truncate(self.numbers)?, scores: truncate(self.scores)?, count: self.count })
     }
 
-    /// Returns the outputs of the op's version: the numbers; the numbers and their count; or numbers, scores
-    /// and count.
+    /// Returns the first `outputs` outputs of the op: 1 is the boxes' indices; 2 is the indices and their
+    /// number; 3 is the indices, the scores and the number.
     fn into_outputs(self, outputs: usize) -> SmallVec<[Value; 4]> {
         let Selection { numbers, scores, count } = self;
         let all = [(1, numbers), (3, scores), (2, count)];

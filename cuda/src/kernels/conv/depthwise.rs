@@ -14,7 +14,7 @@ use graph::ops::window::{DataFormat, Window};
 
 static SOURCE: Source = Source { file: "conv.cu", text: include_str!("../conv.cu") };
 
-/// Makes a kernel of a depthwise convolution.
+/// Makes the kernel of a depthwise convolution, or of one of its gradients.
 pub(super) fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
     let (conv, dtype) = (Conv::of_gradient_of_images(init.node)?, init.output_type(0));
     let name = match direction {
@@ -71,8 +71,8 @@ pub(super) fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel
     })
 }
 
-/// Divides the gradient of a filter into work: channels per block, blocks for all channels of a tap, and
-/// partial sums of each.
+/// Returns how the gradient of a filter is divided: channels per thread block, thread blocks for all channels
+/// of a filter tap, and partial sums per element of the gradient.
 fn cut(conv: &Conv, sizes: &ConvSizes) -> [usize; 3] {
     let width = match conv.format {
         DataFormat::Nhwc => sizes.out_channels.next_power_of_two().min(32),

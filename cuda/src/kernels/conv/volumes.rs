@@ -1,5 +1,6 @@
-//! Convolutions over volumes, and their gradients, as matrix products of patches. A few volumes are processed
-//! at a time, so that their patches take bounded memory.
+//! Convolutions over volumes, and their gradients, as matrix products: the input elements under the filter at
+//! one position, its patch, are copied to a row of a matrix. A few volumes are processed at a time, so that the
+//! patches take bounded memory.
 
 use super::super::copy::{Mover, zeros};
 use super::super::support::{allocate, function, launch, read, type_name, wide, write};
@@ -34,17 +35,18 @@ pub(in crate::kernels) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// Patches take at most this fraction of the GPU's memory, except those of a single volume.
+/// The patches of the volumes that are processed at a time take at most one part in this number of the GPU's
+/// memory, unless the patches of a single volume take more.
 const SHARE: u64 = 256;
 
-/// The kernels of one node.
+/// A convolution node's attributes and kernels.
 struct Convolver {
     conv: Conv,
     dtype: DType,
-    /// The dtype of sums.
+    /// The dtype in which sums are computed.
     wide: DType,
     direction: Direction,
-    /// Largest size of the patches at a time, in bytes.
+    /// Largest size in bytes of the patches of the volumes that are processed at a time.
     most: usize,
     mover: Mover,
     patches: Arc<Function>,
@@ -53,7 +55,7 @@ struct Convolver {
     add: Arc<Function>,
 }
 
-/// Makes a kernel for volumes.
+/// Makes the kernel of a convolution over volumes, or of one of its gradients.
 fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let of = |named: &str| function(init, &SOURCE, format!("{named}<{}>", type_name(dtype)?));
@@ -76,12 +78,12 @@ fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
     })
 }
 
-/// The sizes of one call.
+/// The sizes of the tensors in one run of the kernel.
 struct CallSizes<'a> {
     sizes: ConvSizes,
-    /// Elements in a patch, one row of the product.
+    /// Number of elements in a patch, which is one row of the matrix product.
     taps: usize,
-    /// Patches in a volume, rows of the product.
+    /// Number of patches in a volume, each of which is a row of the matrix product.
     positions: usize,
     /// The `Volumes` structure of the `.cu` file.
     words: &'a [i64],
@@ -109,7 +111,7 @@ impl Convolver {
         }
     }
 
-    /// Calls `run` for each group of volumes that is processed at a time, with the number of the first volume,
+    /// Calls `run` for each group of volumes that is processed at a time, with the index of the first volume,
     /// the number of volumes, and memory for their patches.
     fn for_each_chunk(
         &self,
@@ -128,7 +130,7 @@ impl Convolver {
         Ok(())
     }
 
-    /// Enqueues the copy of some volumes' patches from an input.
+    /// Enqueues the copy of the patches of `count` volumes of `x`, from volume `first` on.
     fn extract_patches(
         &self,
         ctx: &KernelContext<'_>,
@@ -156,7 +158,7 @@ impl Convolver {
         match self.conv.format {
             DataFormat::Nhwc => Ok(y),
             DataFormat::Nchw => {
-                // From channels last to channels first.
+                // The output is copied from channels-last to channels-first order.
                 let out = allocate(ctx, self.dtype, shape)?;
                 let (from, dims) = (permuted(&y.shape, &[0, 4, 1, 2, 3]), out.shape.clone());
                 self.mover.copy(ctx, &dims, (&y, &from), (&out, &Layout::packed(&dims)))?;
@@ -167,7 +169,8 @@ impl Convolver {
 
     /// Computes the gradient with respect to the input.
     fn input(&self, ctx: &KernelContext<'_>, call: &CallSizes<'_>, shape: Shape) -> Result<DeviceTensor> {
-        // The contributions of the patches are summed before they are rounded.
+        // The products are computed in the wider dtype, so that contributions of patches are summed before they
+        // are rounded.
         let (filter, dy) =
             (self.widen(ctx, ctx.device_input(1)?)?, self.widen(ctx, &self.output_gradient(ctx)?)?);
         let (depth, volume) = (call.sizes.out_channels, shape.num_elements() / call.sizes.batch);
@@ -193,7 +196,8 @@ impl Convolver {
             self.extract_patches(ctx, call, x, (first, count), patches)?;
             let rows = element(read(&dy)?, self.dtype, first * call.positions * depth);
             let sizes = [call.taps, count * call.positions, depth];
-            // The result of the first group is the sum to which the others are added.
+            // The product of the first group of volumes initialises the sum; the products of later groups are
+            // added.
             let part = match first {
                 0 => sum.clone(),
                 _ => allocate(ctx, self.dtype, shape.clone())?,
@@ -230,7 +234,7 @@ impl Convolver {
         })
     }
 
-    /// Returns the tensor in the wider dtype of sums.
+    /// Returns the tensor converted to the dtype in which sums are computed.
     fn widen(&self, ctx: &KernelContext<'_>, x: &DeviceTensor) -> Result<DeviceTensor> {
         if self.wide == self.dtype {
             return Ok(x.clone());

@@ -1,9 +1,11 @@
-//! A chain of element-wise ops as one generated kernel, composed of the ops' functions: operands and the result
-//! cross memory once. Each op rounds to the dtype as it does by itself, so the result has the same bits.
+//! A chain of element-wise ops as one generated kernel, composed of the ops' functions: each operand is read
+//! from memory once, and the result written once. Each op rounds to the dtype as it does by itself, so the
+//! result has the same bits.
 //!
-//! An operand is whole, single or spread, as on the CPU; an intermediate value that broadcasts is computed anew
-//! for each element. If the shapes do not fit these cases, the ops run one by one as their own kernels. This
-//! includes invalid shapes, so the error is that of the op.
+//! An operand has an element for each element of the result, or one element, or broadcasts by a pattern of
+//! strides, as on the CPU; an intermediate value that broadcasts is computed anew for each element of the
+//! result. If the shapes do not fit these cases, the ops run one by one as their own kernels. This includes
+//! invalid shapes, so the error is that of the op.
 
 use super::functions::{Function, function};
 use crate::engine::driver::Address;
@@ -23,11 +25,11 @@ static KERNEL: Source = Source { file: "fused.cu", text: include_str!("../fused.
 /// Largest number of broadcast patterns of a chain's operands.
 const MAX_PATTERNS: usize = 4;
 
-/// Largest number of ops and operands of a chain of which a thread computes several elements, because it needs
-/// registers for each element.
+/// Largest number of ops, and of operands, of a chain whose kernel computes several elements per thread; a
+/// longer chain would need too many registers.
 const MAX_SHORT: usize = 16;
 
-/// Makes the kernel of a chain.
+/// Makes the kernel of a `_FusedElementwise` node.
 pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let chain = Chain::new(init, function)?;
@@ -45,8 +47,8 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
         for i in 0..chain.inputs {
             inputs.push(ctx.take_device_input(i)?);
         }
-        // The result may be in the memory of a whole operand, because each thread reads an element before it
-        // writes it.
+        // The result may reuse the memory of an operand that does not broadcast, because each thread reads an
+        // element before it writes the same element.
         let is_free = |i: &usize| layout.operands[*i] == OperandLayout::Whole && is_unique(&mut inputs[*i]);
         let in_place = (0..chain.inputs).find(is_free);
         let out = match in_place.map(|i| inputs[i].memory.clone()) {
@@ -59,7 +61,7 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
             .iter()
             .map(|at| at.0 as i64)
             .chain(layout.operands.iter().map(|operand| operand.code()));
-        // With patterns, a thread's elements must be in one row.
+        // If an operand broadcasts by a pattern, all elements of a thread must be in one row.
         let are_in_rows = !layout.has_patterns || layout.axes.innermost() % lanes == 0;
         let width = if are_in_rows { lanes } else { 1 };
         let arguments = Arguments::new()
@@ -75,7 +77,7 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Returns whether a thread may compute several elements of the chain.
+/// Returns whether the chain is short enough that each thread computes several elements.
 fn has_packed_reads(chain: &Chain<Function>) -> bool {
     chain.ops.len() + chain.inputs <= MAX_SHORT
 }
@@ -91,7 +93,7 @@ fn text(chain: &Chain<Function>) -> Result<String> {
     sources.sort_by_key(|source| source.file);
     let mut text = String::new();
     for source in sources {
-        // Each file defines macros of these names.
+        // The `.cu` files all define their own macros `MAP` and `ZIP`.
         text += source.text;
         text += "#undef MAP\n#undef ZIP\n";
     }
@@ -129,16 +131,16 @@ fn write_chain(chain: &Chain<Function>, to: &mut String) -> std::fmt::Result {
 /// How an operand broadcasts to the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OperandLayout {
-    /// An element for each element of the result.
+    /// The operand has an element for each element of the result.
     Whole,
-    /// One element for all.
+    /// The operand has one element, used for all elements of the result.
     Single,
-    /// Repeated by the pattern of this index.
+    /// The operand is repeated by the pattern of strides that has this index.
     Spread(usize),
 }
 
 impl OperandLayout {
-    /// Returns the kernel's number for the layout.
+    /// Returns the number by which `fused.cu` identifies the layout.
     fn code(self) -> i64 {
         match self {
             OperandLayout::Whole => 0,
@@ -153,13 +155,13 @@ struct ChainLayout {
     shape: Shape,
     operands: SmallVec<[OperandLayout; 8]>,
     has_patterns: bool,
-    /// The strides of each pattern.
+    /// The result's axes, with the strides of each pattern of broadcasting.
     axes: Axes<MAX_PATTERNS>,
 }
 
 impl ChainLayout {
-    /// Returns the layout; `None` if the shapes do not fit, or broadcast in more patterns than the kernel
-    /// supports.
+    /// Returns how the operands broadcast; `None` if an input or intermediate value does not broadcast to the
+    /// result, or there are more patterns than the kernel supports.
     fn of(chain: &Chain<Function>, ctx: &KernelContext<'_>) -> Option<ChainLayout> {
         let input_shapes = chain.input_shapes(ctx)?;
         if chain.has_one_shape(&input_shapes) {

@@ -4,22 +4,22 @@ use crate::engine::Source;
 use crate::kernels::{activation, binary, unary};
 use kernels::plan::fused::chain::{Arity, Pairing};
 
-/// The function of one op.
+/// The function of one op: a structure in a `.cu` file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Function {
     /// The file that defines the function.
     pub(super) source: &'static Source,
-    /// The structure's name in the file.
+    /// The name of the structure in that file.
     pub(super) name: &'static str,
 }
 
-/// Returns whether the op has a function.
+/// Returns whether fused chains may contain the op.
 pub(in crate::kernels) fn has_function(op: &str) -> bool {
     function(op).is_some()
 }
 
-/// Returns the op's function and arity, if chains support the op; `BiasAdd` must be `NHWC`, and `AddN` have two
-/// inputs.
+/// Returns the op's arity and function, if fused chains may contain the op. A `BiasAdd` in a chain must have
+/// the format `NHWC`, and an `AddN` two inputs.
 pub(super) fn function(op: &str) -> Option<(Arity, Function)> {
     let (source, name, form) = match op {
         "Inv" => (&unary::SOURCE, "Reciprocal", Arity::Map),

@@ -1,5 +1,6 @@
-//! A product with the ops after it. An epilogue that the library supports is part of the product's call and
-//! rounded once with it; the other ops run as kernels of their own, in the product's memory.
+//! A matrix product fused with the element-wise ops after it. A bias and `Relu` that the library supports are
+//! part of the library call, and the result is rounded once; other ops run as kernels of their own, in the
+//! memory of the product.
 
 use crate::engine::engine_of;
 use crate::kernels::matmul::{EpilogueInputs, Flips, multiply};
@@ -25,7 +26,7 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Inputs of the product.
+/// Number of inputs of the matrix product, which come before the inputs of the other ops.
 const FACTORS: usize = 2;
 
 /// Returns the epilogue that a library may compute in the product's call, and the number of ops in it: a bias,

@@ -21,14 +21,14 @@ pub(in crate::kernels) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("Svd", TYPES, svd),
 ];
 
-/// Allocates working memory: for each of `count` matrices, arrays of the given sizes.
+/// Allocates working memory: for each of `count` matrices, one array for each pair of sizes in `entries`.
 fn work(ctx: &KernelContext<'_>, dtype: DType, count: usize, entries: &[[usize; 2]]) -> Result<DeviceTensor> {
     let dtype = if dtype.is_complex() { Complex128 } else { Double };
     let each = entries.iter().fold(0usize, |sum, [a, b]| sum.saturating_add(a.saturating_mul(*b)));
     allocate(ctx, dtype, Shape::new(&[count, each])?)
 }
 
-/// Returns the shape of a batch of results.
+/// Returns the shape of a batch of results: the sizes `batch`, then the sizes `inner`.
 fn shape(batch: &[usize], inner: &[usize]) -> Result<Shape> {
     Ok(Shape::new(&[batch, inner].concat())?)
 }
@@ -102,7 +102,8 @@ fn svd(init: &KernelInit<'_>) -> Result<Kernel> {
         let x = ctx.device_input(0)?;
         let (batch, [rows, columns]) = matrices(&x.shape)?;
         let (count, size, length) = (batch.iter().product(), rows.min(columns), rows.max(columns));
-        // The number of vectors of the longer side; the shorter side has as many vectors as its length.
+        // The number of singular vectors for the longer side of a matrix; the number for the shorter side is
+        // its length.
         let longer = match (has_vectors, is_full) {
             (false, _) => 0,
             (true, true) => length,

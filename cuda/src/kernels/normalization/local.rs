@@ -1,4 +1,5 @@
-//! Local response normalisation: each channel of a pixel is scaled by the squares of its neighbours.
+//! Local response normalisation: each channel of a pixel is scaled by a power of the sum of squares over its
+//! neighbouring channels.
 
 use super::super::support::{allocate, function, launch, read, type_name, write};
 use super::SOURCE;
@@ -10,7 +11,7 @@ use kernels::plan::normalization::{LocalNorm, channels, common_channels};
 /// Returns the `LocalNorm` structure of the `.cu` file.
 fn words(near: &LocalNorm, channels: usize) -> [i64; 5] {
     let real = |value: f32| f64::from(value).to_bits() as i64;
-    // A radius greater than the number of channels has the same effect as that number, which cannot overflow.
+    // The radius is limited to the number of channels, which has the same effect and cannot overflow.
     let radius = near.radius.min(channels);
     [channels as i64, radius as i64, real(near.bias), real(near.alpha), real(near.beta)]
 }

@@ -1,4 +1,4 @@
-//! NVIDIA's compiler, found as the program finds it, without a GPU; it compiles our kernels to PTX.
+//! Compiles the GPU kernels to PTX with NVIDIA's compiler, which needs no GPU.
 
 use super::super::{Fallible, environment};
 use super::gpu::programs;
@@ -12,13 +12,13 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// The oldest compiler version that the bindings support.
 const COMPILER: &str = "nvidia-cuda-nvrtc==13.0.88";
 
-/// Loads the compiler into the process, where the program then finds it by name.
+/// Loads the compiler into the process, so that a later lookup by name finds it.
 pub(crate) fn loaded() -> Fallible {
     let python = environment::ensure_environment("nvrtc", &[COMPILER])?;
     let root = python.parent().and_then(Path::parent).ok_or("an interpreter in no folder")?.join("lib");
     let mut files = Vec::new();
     find(&root, &mut files)?;
-    // The library that the compiler itself opens by name is loaded first.
+    // The `builtins` library is loaded first, because the compiler opens it by name.
     files.sort_by_key(|file| !file.to_string_lossy().contains("builtins"));
     if files.len() < 2 {
         return Err(format!("{COMPILER} has no libraries under {}", root.display()).into());
@@ -44,8 +44,8 @@ fn find(folder: &Path, found: &mut Vec<PathBuf>) -> Fallible {
     Ok(())
 }
 
-/// Returns the functions of all kernels in the kernel table, by file name and text. Fused chains have texts of
-/// their own under one file name.
+/// Returns the functions of all kernels in the kernel table, by file name and text. All fused chains have one
+/// file name, but each chain has a text of its own.
 pub(crate) fn texts() -> Fallible<BTreeMap<(&'static str, String), Vec<String>>> {
     let mut texts = BTreeMap::<_, Vec<String>>::new();
     for program in programs()? {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Options under which all memory may be used and kernels are launched one by one.
+/// Returns options with which all memory may be used and kernels are launched one by one, without CUDA graphs.
 pub(crate) fn launching() -> GpuOptions {
     GpuOptions { memory_fraction: 1.0, graphs: false, ..GpuOptions::default() }
 }
@@ -24,17 +24,17 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// Returns a GPU with this much memory, without graphs.
+    /// Returns a GPU with `memory` bytes of memory that captures no CUDA graphs.
     pub(crate) fn new(memory: u64) -> Fallible<Gpu> {
         Gpu::with(memory, &launching())
     }
 
-    /// Returns a GPU with this much memory.
+    /// Returns a GPU with `memory` bytes of memory and these options.
     pub(crate) fn with(memory: u64, options: &GpuOptions) -> Fallible<Gpu> {
         Gpu::with_driver(RecordingDriver::new(memory), 0, options)
     }
 
-    /// Returns a GPU with this driver, number `id` of its task.
+    /// Returns a GPU with this driver, as device `GPU:id` of its task.
     pub(crate) fn with_driver(driver: RecordingDriver, id: u32, options: &GpuOptions) -> Fallible<Gpu> {
         let driver = Arc::new(driver);
         let name = DeviceName::new(&TaskName::new("localhost", 0), "GPU", id);
@@ -42,7 +42,8 @@ impl Gpu {
         Ok(Gpu { driver, device })
     }
 
-    /// Returns GPUs of one task: the first, and others with or without peer access to it.
+    /// Returns the GPUs of one task: `GPU:0`, and one further GPU for each element of `are_reachable`, which is
+    /// true if other GPUs have peer access to that GPU.
     pub(crate) fn group(memory: u64, are_reachable: &[bool]) -> Fallible<Vec<Gpu>> {
         let options = launching();
         let first = RecordingDriver::new(memory);
@@ -69,14 +70,15 @@ impl Gpu {
         Ok(receiver.recv_timeout(DEADLINE)??)
     }
 
-    /// Copies a value from another GPU.
+    /// Copies a value of another GPU to this GPU.
     pub(crate) fn adopt(&self, value: &Value) -> Fallible<Value> {
         let (sender, receiver) = channel();
         self.device.processor().adopt(on_gpu(value)?, Box::new(move |value| drop(sender.send(value))));
         Ok(receiver.recv_timeout(DEADLINE)??)
     }
 
-    /// Returns the log up to a line with the prefix `last`, waiting for other threads to write it.
+    /// Returns the log up to the first line that begins with `last`; waits for other threads to write this
+    /// line.
     pub(crate) fn log_until(&self, last: &str) -> Fallible<Vec<String>> {
         let (mut log, end) = (Vec::new(), Instant::now() + DEADLINE);
         while !log.iter().any(|line: &String| line.starts_with(last)) {

@@ -1,5 +1,5 @@
-//! Execution of work for the recording driver: kernels by their PTX, and calls of NVIDIA's libraries by plain
-//! loops.
+//! Executes enqueued work for the recording driver: kernels by interpreting their PTX, and calls of NVIDIA's
+//! libraries by plain loops.
 
 use super::recording::{Memories, slice, slice_mut};
 use cuda::engine::Arguments;
@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use num_complex::Complex;
 use ptx::{Kernel, Memory};
 
-/// The error of a piece of work.
+/// The result of executing a piece of work; the error is a description.
 type Outcome = Result<(), String>;
 
 pub(crate) fn launch(kernel: &Kernel, grid: Grid, arguments: &Arguments, memories: &mut Memories) -> Outcome {
@@ -50,7 +50,8 @@ pub(crate) fn product(product: &Product, memories: &mut Memories) -> Outcome {
     write_complex(memories, dtype, product.c, &c)
 }
 
-/// Returns the index of an element in a batch of images or filters.
+/// Returns the index in memory of an element of a batch of images, or of filters; `is_last` means that channels
+/// are innermost.
 fn place([_, channels, height, width]: [usize; 4], is_last: bool, [n, c, h, w]: [usize; 4]) -> usize {
     if is_last {
         ((n * height + h) * width + w) * channels + c
@@ -112,7 +113,7 @@ pub(crate) fn convolve(
     }
 }
 
-/// Returns the dtype of the parts of a complex dtype.
+/// Returns the dtype of the real and imaginary parts of a complex dtype; `None` for other dtypes.
 fn part_type(dtype: DType) -> Option<DType> {
     match dtype {
         DType::Complex64 => Some(DType::Float),

@@ -1,7 +1,7 @@
 //! A GPU driver for tests, which records its calls and keeps device memory in host vectors. The driver checks
 //! that no stream uses memory that another stream may still write or read, or that has been freed. GPUs of one
 //! machine share a log and their streams' clocks. A captured graph is checked at each launch. A driver can also
-//! execute work, at the time of the call; invalid accesses of a kernel are recorded as races.
+//! execute work, within the call that enqueues it; invalid accesses of a kernel are recorded as races.
 
 use super::{compiler, processor};
 use cuda::engine::driver::{
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The number of operations of each stream that have completed.
+/// A vector clock: for each stream, the number of its operations that come before some point.
 type Clock = BTreeMap<u64, u64>;
 
 #[derive(Debug)]
@@ -27,13 +27,14 @@ pub(crate) struct RecordingDriver {
     gpu: usize,
     /// True if other GPUs have peer access to this one.
     is_reachable: bool,
-    /// True to behave like a driver whose libraries support no epilogues.
+    /// True if the driver refuses products with an epilogue.
     lacks_epilogues: bool,
-    /// True to execute the work.
+    /// True if enqueued work is also executed.
     executes: bool,
     /// Preferred workspace of a convolution, in bytes.
     workspace: usize,
-    /// Largest number of blocks of a launch; kernels work with any number of blocks.
+    /// Largest number of blocks in a launch; larger grids are reduced to it, because kernels work with any
+    /// number of blocks.
     most_blocks: u32,
     state: Arc<Mutex<RecordingState>>,
 }
@@ -47,21 +48,21 @@ struct RecordingState {
     next: u64,
     /// Bytes in use, by GPU.
     used: Vec<u64>,
-    /// Freed bytes that the driver keeps for reuse, by GPU.
+    /// Freed bytes that the simulated driver keeps cached for reuse, by GPU.
     kept: Vec<u64>,
-    /// For each stream, the operations of each stream that precede its next one.
+    /// For each stream, the clock of the operations that precede the stream's next operation.
     streams: BTreeMap<u64, Clock>,
-    /// The GPU of each stream and event.
+    /// The number of the GPU to which each stream and event belongs.
     owners: HashMap<OwnedObject, usize>,
     events: HashMap<u64, Clock>,
     /// The error that collectives fail with.
     collectives_failure: Option<Error>,
-    /// Pairs of GPUs with peer access enabled.
+    /// Pairs of GPUs between which peer access is enabled.
     reached: BTreeSet<[usize; 2]>,
     memory: Memories,
-    /// Memory shared between processes: the GPUs that have it mapped.
+    /// For each block that processes share, by address, the GPUs that have the block mapped.
     shared: BTreeMap<u64, Vec<usize>>,
-    /// The operations of each stream that the host has waited for.
+    /// The clock of the operations that the host has waited for.
     waited: Clock,
     pinned: HashMap<usize, HostMemory>,
     programs: Vec<Program>,
@@ -76,18 +77,18 @@ struct RecordingState {
     refuses_captures: bool,
 }
 
-/// A piece of work on memory.
+/// A piece of enqueued work.
 #[derive(Clone, Debug)]
 struct RecordedWork {
-    /// Its line in the log.
+    /// The log line of the work, without the stream.
     what: String,
-    /// The memory that the work uses.
+    /// The addresses that the work accesses, and how.
     touches: Vec<(u64, AccessKind)>,
-    /// The execution of the work.
+    /// The effect of the work on memory when it is executed.
     effect: Effect,
 }
 
-/// The execution of a piece of work.
+/// The effect of a piece of work on memory.
 #[derive(Clone, Debug)]
 enum Effect {
     Unknown,
@@ -102,7 +103,7 @@ enum Effect {
 #[derive(Debug)]
 enum HostMemory {
     Own(Box<[u8]>),
-    /// Existing memory that was pinned.
+    /// Memory of the caller that the driver has pinned.
     Registered(PinnedMemory),
 }
 
@@ -132,16 +133,16 @@ pub(crate) type Memories = BTreeMap<u64, Memory>;
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) bytes: Vec<u8>,
-    /// The GPU whose memory this is.
+    /// The number of the GPU to which the memory belongs.
     gpu: usize,
-    /// The last use by each stream.
+    /// For each stream, the time of its last access to the memory.
     uses: Clock,
-    /// The last write: stream and time.
+    /// The stream of the last write, and its time in that stream's clock.
     written: (u64, u64),
 }
 
-/// The kind of access to memory. `Either` is an argument of a kernel that may read or write it; later work must
-/// wait for it like for a write.
+/// The kind of access to memory. `Either` means that a kernel may read or write the memory; later work must
+/// wait for the kernel as for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AccessKind {
     Read,
@@ -150,20 +151,20 @@ enum AccessKind {
 }
 
 impl RecordingState {
-    /// Returns a new number.
+    /// Returns a number that was not returned before, for a new object or address.
     fn fresh(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// Removes pinned host memory, checking its kind.
+    /// Removes pinned host memory, and records an error unless `is_right` returns `true` for it.
     fn remove_pinned(&mut self, memory: PinnedMemory, is_right: impl Fn(&HostMemory) -> bool) {
         if !self.pinned.remove(&memory.address).is_some_and(|hosted| is_right(&hosted)) {
             self.races.push(format!("{memory:?} is given back as what it is not"));
         }
     }
 
-    /// Counts one more operation of a stream; returns its time.
+    /// Counts one more operation of a stream, and returns the time of the operation in the stream's clock.
     fn step(&mut self, stream: u64) -> u64 {
         let clock = self.streams.entry(stream).or_default();
         let now = clock.entry(stream).or_default();
@@ -178,13 +179,13 @@ impl RecordingState {
         }
     }
 
-    /// Returns whether the stream's next operation comes after the operation `time` of stream `of`.
+    /// Returns whether the next operation of `stream` is ordered after the operation of stream `of` at `time`.
     fn happens_before(&self, stream: u64, of: u64, time: u64) -> bool {
         self.streams.get(&stream).and_then(|clock| clock.get(&of)).copied().unwrap_or(0) >= time
     }
 
-    /// Checks and records an access by a stream: it must come after the last write, and a write also after all
-    /// other uses.
+    /// Checks and records an access to memory by a stream: any access must be ordered after the last write, and
+    /// a write also after all reads.
     fn touch(&mut self, what: &str, address: u64, stream: u64, how: AccessKind) {
         let Some((&start, memory)) = self.memory.range(..=address).next_back() else {
             self.races.push(format!("{what}: {address:#x} is no memory"));
@@ -203,7 +204,7 @@ impl RecordingState {
                 self.races.push(format!("{what} on stream {stream} of {other:?} uses memory of GPU {of}"))
             }
         }
-        // A peer process orders its accesses by the events that the host has waited for.
+        // For memory shared between processes, work that the host has waited for also counts as ordered before.
         let is_waited_for = |of: &u64, time: u64| sharers.is_some() && self.waited.get(of) >= Some(&time);
         let happens_before =
             |of: u64, time: u64| self.happens_before(stream, of, time) || is_waited_for(&of, time);
@@ -231,7 +232,7 @@ impl RecordingState {
 }
 
 impl RecordingState {
-    /// Runs a piece of work, or captures it if the stream captures.
+    /// Runs a piece of work, or adds it to the capture if the stream captures.
     fn enqueue(&mut self, work: RecordedWork, stream: u64) {
         match &mut self.capture {
             Some((capturing, works)) if *capturing == stream => works.push(work),
@@ -239,7 +240,7 @@ impl RecordingState {
         }
     }
 
-    /// Runs a piece of work.
+    /// Checks the memory accesses of a piece of work, executes its effect and logs it.
     fn run(&mut self, work: &RecordedWork, stream: u64) {
         for &(address, how) in &work.touches {
             self.touch(&work.what, address, stream, how);
@@ -257,7 +258,7 @@ impl RecordingState {
         self.log.push(format!("{} on {stream}", work.what));
     }
 
-    /// Records an error for a call that must not be captured.
+    /// Records an error if the stream captures, for a call that is not allowed in a capture.
     fn forbid_in_capture(&mut self, what: &str, stream: u64) {
         if self.capture.as_ref().is_some_and(|(capturing, _)| *capturing == stream) {
             self.races.push(format!("{what} on stream {stream}, which captures"));
@@ -333,7 +334,7 @@ impl RecordingDriver {
         RecordingDriver { workspace: bytes, ..self }
     }
 
-    /// Returns the driver with launches of one block each.
+    /// Returns the driver with all launches reduced to one block.
     pub(crate) fn with_one_block(self) -> RecordingDriver {
         RecordingDriver { most_blocks: 1, ..self }
     }
@@ -343,26 +344,26 @@ impl RecordingDriver {
         self.state().collectives_failure = Some(error);
     }
 
-    /// Casts a driver to this type.
+    /// Casts a driver to `RecordingDriver`.
     fn of(driver: &dyn Driver) -> Result<&RecordingDriver> {
         let any: &dyn Any = driver;
         any.downcast_ref().ok_or_else(|| Error::internal("a driver that does not record"))
     }
 
-    /// Locks the shared state.
+    /// Locks the state that the GPUs of the machine share.
     fn state(&self) -> MutexGuard<'_, RecordingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enqueues a piece of work.
+    /// Enqueues a piece of work in a stream of this GPU.
     fn enqueue(&self, work: RecordedWork, stream: StreamId) -> Result<()> {
         let mut state = self.state();
         state.enqueue(work, stream.0);
         self.outcome(&state)
     }
 
-    /// Returns the first recorded error if the driver executes work, so that shared tests see it; a driver that
-    /// only records ignores errors here.
+    /// Returns the first recorded error if the driver executes work, so that tests that are shared with real
+    /// GPUs fail; otherwise errors are only recorded.
     fn outcome(&self, state: &RecordingState) -> Result<()> {
         match state.races.first() {
             Some(race) if self.executes => Err(Error::internal(race.clone())),
@@ -370,7 +371,7 @@ impl RecordingDriver {
         }
     }
 
-    /// Takes the log since the last call.
+    /// Returns and clears the log.
     pub(crate) fn log(&self) -> Vec<String> {
         std::mem::take(&mut self.state().log)
     }
@@ -380,12 +381,12 @@ impl RecordingDriver {
         self.state().races.clone()
     }
 
-    /// Takes the errors since the last call.
+    /// Returns and clears the recorded errors.
     pub(crate) fn take_races(&self) -> Vec<String> {
         std::mem::take(&mut self.state().races)
     }
 
-    /// Returns the bytes that are not freed.
+    /// Returns the number of bytes in use on this GPU.
     pub(crate) fn used(&self) -> u64 {
         self.state().used[self.gpu]
     }
@@ -412,7 +413,7 @@ impl RecordingDriver {
     }
 }
 
-/// Returns a file that contains an address, as the descriptor of shared memory.
+/// Returns the descriptor of a file that contains an address; it stands for the descriptor of shared memory.
 fn descriptor_of(address: u64) -> Result<OwnedFd> {
     let made = rustix::fs::memfd_create("recording", rustix::fs::MemfdFlags::CLOEXEC).and_then(|file| {
         rustix::io::pwrite(&file, &address.to_le_bytes(), 0)?;
@@ -421,7 +422,7 @@ fn descriptor_of(address: u64) -> Result<OwnedFd> {
     made.map_err(|error| Error::internal(error.to_string()))
 }
 
-/// Returns the address in a descriptor.
+/// Returns the address that a file from `descriptor_of` contains.
 fn address_in(descriptor: BorrowedFd<'_>) -> Result<u64> {
     let mut address = [0; 8];
     match rustix::io::pread(descriptor, &mut address, 0) {
@@ -430,7 +431,7 @@ fn address_in(descriptor: BorrowedFd<'_>) -> Result<u64> {
     }
 }
 
-/// Returns an unordered pair of GPUs.
+/// Returns a pair of GPUs in a fixed order, as the key of a set.
 fn pair(one: usize, other: usize) -> [usize; 2] {
     [one.min(other), one.max(other)]
 }
@@ -678,7 +679,7 @@ impl Driver for RecordingDriver {
         Ok(())
     }
 
-    /// Computes sums of `float`; other collectives are only recorded.
+    /// Only sums of `float` are executed; other collectives are only recorded.
     fn all_reduce(&self, operation: &AllReduce, parts: &[AllReducePart<'_>]) -> Result<()> {
         let gpus: Vec<usize> =
             parts.iter().map(|part| Ok(RecordingDriver::of(part.driver)?.gpu)).collect::<Result<_>>()?;
@@ -743,7 +744,8 @@ impl Driver for RecordingDriver {
         let addresses: Vec<u64> =
             arguments.iter().flatten().copied().filter(|word| *word >= 1 << 32 && *word < 1 << 60).collect();
         let last = addresses.len().saturating_sub(1);
-        // Element-wise kernels write to their last address; of others the access is unknown.
+        // Element-wise kernels write to the last address and read the others; other kernels may read or write
+        // any address.
         let is_elementwise = ["map<", "zip<", "zip_axes<"].iter().any(|kind| name.starts_with(kind));
         let how = |at: usize| match is_elementwise {
             true if at == last => AccessKind::Write,
@@ -782,7 +784,7 @@ impl Driver for RecordingDriver {
         self.enqueue(work, stream)
     }
 
-    /// Supports the same convolutions as cuDNN, which has no gradients of dilated convolutions of doubles with
+    /// Supports the same convolutions as cuDNN, which lacks gradients of dilated convolutions of `double` with
     /// channels last.
     fn convolution_workspace(&self, of: &Convolution, _: StreamId) -> Result<Option<WorkspaceBytes>> {
         let is_lacking = of.direction != Direction::Forward
