@@ -1,5 +1,5 @@
-//! State whose operations may have to wait: a lock around the state, and queues of attempts that wait for it in order.
-//! No thread blocks: an attempt is advanced again whenever the state has changed.
+//! Shared state with operations that may have to wait, called attempts: a lock around the state, and queues of
+//! attempts. No thread blocks: an attempt is advanced again whenever the state has changed.
 
 use crate::cancel::{Cancellation, Registration};
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ pub enum Progress<R> {
 
 /// An operation on state `S` with a result of type `R`.
 pub trait Attempt<S, R>: Send {
-    /// Proceeds as far as the state allows.
+    /// Continues the operation as far as the state allows.
     fn advance(&mut self, state: &mut S) -> Progress<R>;
 
     /// Returns to the state everything that the attempt has taken, because it ends unfinished.
@@ -38,15 +38,16 @@ impl<S, R, F: FnMut(&mut S) -> Progress<R> + Send> Attempt<S, R> for F {
 /// A callback that receives the result of an attempt. Called exactly once.
 pub type Finish<R> = Box<dyn FnOnce(Result<R>) + Send>;
 
-/// State with queues of attempts that wait for it. Attempts of one queue are served in order, the first before the
-/// next, unless the object allows any order; the queues do not wait for each other.
+/// A state with queues of attempts that wait for a change of the state. The attempts of one queue end in the order of
+/// arrival, unless the queues were created by [`AttemptQueues::in_any_order`]; attempts of different queues do not wait
+/// for each other.
 pub struct AttemptQueues<S, R> {
     shared: Arc<Shared<S, R>>,
 }
 
 struct Shared<S, R> {
     inner: Mutex<Guarded<S, R>>,
-    /// The journal record of an object that has a replica.
+    /// The object's record in a journal; empty if the object has no replica.
     record: OnceLock<Record>,
 }
 
@@ -110,8 +111,8 @@ impl<S: Send + 'static, R: Send + 'static> AttemptQueues<S, R> {
         result
     }
 
-    /// Starts an attempt. It may have ended when this returns, or it waits in queue number `queue` until the state lets
-    /// it end or its step is cancelled.
+    /// Starts an attempt. The attempt may end before this function returns; otherwise, it waits in queue number `queue`
+    /// until the state lets it end or its step is cancelled.
     pub fn attempt(
         &self,
         queue: usize,
@@ -141,7 +142,8 @@ impl<S: Send + 'static, R: Send + 'static> AttemptQueues<S, R> {
 
     /// Registers an attempt to be ended when its step is cancelled.
     fn end_on_cancellation(&self, queue: usize, id: u64, cancellation: &Cancellation) {
-        // The callback holds the object, so that waiting attempts can still be ended after its container is cleared.
+        // The callback keeps the object alive, so that a cancellation ends waiting attempts even after the object's
+        // container was cleared.
         let shared = self.shared.clone();
         let end = move |reason: &Error| shared.cancel(queue, id, reason.clone().derived());
         match cancellation.register(end) {
@@ -257,7 +259,7 @@ mod tests {
     type Counter = AttemptQueues<i64, i64>;
     type Log = Arc<Mutex<Vec<Result<i64>>>>;
 
-    /// An attempt that takes units as they become available until it has `wanted`.
+    /// An attempt that takes units from the counter as they become available, until it has taken `wanted` units.
     struct Take {
         wanted: i64,
         taken: i64,
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn in_any_order_attempts_do_not_wait_for_earlier_ones() {
+    fn attempts_in_any_order_do_not_wait_for_earlier_attempts() {
         let (counter, step, log) =
             (Counter::in_any_order(0, 1), Arc::new(Cancellation::new()), Log::default());
         let at_least = |limit: i64| {

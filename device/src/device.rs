@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 pub use graph::device::DeviceAttributes;
 
-/// A device of a task. Several devices may name one processor and either share resources or each have their own.
+/// A device of a task. Several devices may have one processor; they either share a resource store or have a store each.
 #[derive(Clone, Debug)]
 pub struct Device {
     attributes: DeviceAttributes,
@@ -25,7 +25,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Creates a device without resources, whose nodes run kernels of this table.
+    /// Creates a device with an empty resource store, whose nodes run the kernels of the table `kernels`.
     pub fn new(
         attributes: DeviceAttributes,
         processor: Arc<dyn Processor>,
@@ -85,7 +85,8 @@ impl Device {
 
 /// A processor with its memory. It moves tensors between that memory, host memory and the memory of other devices.
 pub trait Processor: Any + Send + Sync + fmt::Debug {
-    /// Moves a tensor from host memory into the processor's; returns it unchanged where both are the same memory.
+    /// Moves a tensor from host memory into the processor's memory. A processor without memory of its own returns the
+    /// tensor unchanged.
     fn upload(&self, tensor: Tensor, done: Transfer<Value>);
 
     /// Moves a tensor of this processor into host memory.
@@ -127,8 +128,8 @@ pub trait Processor: Any + Send + Sync + fmt::Debug {
         false
     }
 
-    /// Waits until all work enqueued so far has run. The default does nothing, because kernels of such processors run
-    /// to their end on the calling thread.
+    /// Waits until all work enqueued so far has run. The default implementation does nothing: it is for processors
+    /// whose kernels run to their end on the calling thread.
     ///
     /// # Errors
     /// The error of the device.
@@ -136,13 +137,14 @@ pub trait Processor: Any + Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Returns whether tensors are in memory other than the host's, so that values are moved at ports that require the
-    /// other memory.
+    /// Returns whether the processor's tensors are in memory of its own, so that a value is moved to or from host
+    /// memory if a port requires another memory than the value's.
     fn has_own_memory(&self) -> bool {
         false
     }
 
-    /// Returns whether kernels only enqueue work, so that a [`Processor::repeater`] may capture segments of them.
+    /// Returns whether the processor's kernels only enqueue work, so that a [`Processor::repeater`] may capture
+    /// segments of kernels.
     fn can_capture(&self) -> bool {
         false
     }

@@ -14,23 +14,23 @@ use std::sync::{Arc, OnceLock, mpsc};
 
 /// The functions that the kernels of one graph may call.
 pub trait Functions: Send + Sync + fmt::Debug {
-    /// Returns the function for these attributes, on the device of the kernels. The body is compiled when the function
-    /// is first called.
+    /// Returns the function that `func` names, with the attributes in `func`, on the device of the kernels. The body is
+    /// compiled when the function is first called.
     ///
     /// # Errors
     /// `NotFound` if no function has the name; `InvalidArgument` if attributes are missing.
     fn get(&self, func: &FuncAttr) -> Result<Arc<dyn Function>>;
 
-    /// Returns the same functions on another device of the task, and that device.
+    /// Returns the functions for kernels on the device `name` of the task, and that device.
     ///
     /// # Errors
     /// `NotFound` if the graph has no functions; `Unimplemented` if no device of the task has the name.
     fn on_device(&self, name: &DeviceName) -> Result<(Arc<dyn Functions>, Arc<Device>)>;
 }
 
-/// A function for certain attributes, on one device. A kernel may keep it and call it in any step.
+/// A function with values for its attributes, on one device. A kernel may keep it and call it in any step.
 pub trait Function: Send + Sync + fmt::Debug {
-    /// Returns the definition.
+    /// Returns the function's definition.
     fn def(&self) -> &Arc<FunctionDef>;
 
     /// Returns the dtypes of the arguments.
@@ -45,7 +45,7 @@ pub trait Function: Send + Sync + fmt::Debug {
     /// `Internal` if the function calls itself and its body has been dropped.
     fn device(&self) -> Result<Arc<Device>>;
 
-    /// Returns the same function with new kernels, and therefore with its own state.
+    /// Returns a copy of the function with new kernels, which therefore have no state in common with the original's.
     ///
     /// # Errors
     /// Those of [`Function::device`].
@@ -74,7 +74,7 @@ impl dyn Function {
         }
         let (sender, receiver) = mpsc::sync_channel(1);
         let done = move |result| {
-            // The receiver outlives the call.
+            // Sending cannot fail, because the receiver exists until the call has ended.
             let _ = sender.send(result);
         };
         self.call(step, args, Box::new(done));

@@ -1,16 +1,16 @@
-//! How a process uses GPUs (`--gpus`, and the fields of TensorFlow's `GPUOptions`), as plain values that a program without CUDA
-//! has too.
+//! The use of GPUs by a process (`--gpus`, and the fields of TensorFlow's `GPUOptions`), as plain values that a program
+//! without CUDA has too.
 
 use crate::error::{Error, Result};
 use std::str::FromStr;
 
-/// The GPUs of the machine that become `GPU:0`, `GPU:1` and so on, in this order.
+/// The GPUs of the machine that a process uses. In the order of the selection, they become `GPU:0`, `GPU:1` and so on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum GpuSelection {
     #[default]
     /// All GPUs of the machine.
     All,
-    /// The GPUs of these numbers on the machine; an empty list means none.
+    /// The GPUs with these numbers on the machine; an empty list means none.
     Listed(Vec<u32>),
 }
 
@@ -83,7 +83,7 @@ impl Default for GpuOptions {
 const RESERVE: u64 = 512 << 20;
 
 impl GpuOptions {
-    /// Returns the bytes of a GPU's memory that may be used, of `total`.
+    /// Returns the number of bytes that may be used of a GPU's memory of `total` bytes.
     ///
     /// # Errors
     /// `InvalidArgument` if the fraction is not from 0 to 1.

@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The container and the name of a node's object.
+/// The container and the name of the object that a node creates.
 #[derive(Clone, Debug)]
 pub struct ObjectName {
     pub container: Arc<str>,
@@ -66,7 +66,7 @@ fn private_name(node: &str) -> Arc<str> {
     format!("_{}_{node}", NEXT.fetch_add(1, Ordering::Relaxed)).into()
 }
 
-/// A node's access to its object: created at the first run, found again at later ones.
+/// A node's access to the object that it creates: the first run creates the object, later runs find it in the store.
 pub struct Owner<T: Resource> {
     device: Arc<Device>,
     name: ObjectName,
@@ -74,7 +74,7 @@ pub struct Owner<T: Resource> {
     cached: Mutex<Option<CachedHandle<T>>>,
 }
 
-/// A handle that was output before, its object, and the store's number of removals at that time.
+/// The handle that a node output last, the object behind the handle, and the store's number of removals at that time.
 struct CachedHandle<T> {
     removals: u64,
     object: Weak<T>,
@@ -82,16 +82,16 @@ struct CachedHandle<T> {
 }
 
 impl<T: Resource> Owner<T> {
-    /// Creates the access of a node whose object has this name. A node whose first output is a reference outputs the
-    /// strings `[container, name]`.
+    /// Creates the access of a node to the object `name`. If the node's first output is a reference, the node outputs
+    /// the strings `[container, name]` instead of a `resource` handle.
     pub fn new(init: &KernelInit<'_>, name: ObjectName) -> Owner<T> {
         let by_reference = init.outputs.first().is_some_and(|port| port.is_ref);
         let (device, cached) = (init.device.clone(), Mutex::new(None));
         Owner { device, name, by_reference, cached }
     }
 
-    /// Creates the kernel of an op that outputs the handle. `make` creates the object if there is none of the name;
-    /// `check` validates an existing one.
+    /// Creates the kernel of an op that outputs the handle of its object. `make` creates the object if there is no
+    /// object of the name; `check` validates an existing object.
     pub fn kernel(
         self,
         make: impl Fn(&KernelContext<'_>, &Arc<str>) -> Result<T> + Send + Sync + 'static,
@@ -128,7 +128,7 @@ impl<T: Resource> Owner<T> {
         Ok(handle)
     }
 
-    /// Returns the object, created by `make` if there is none. For ops that output no handle.
+    /// Returns the node's object, for ops that output no handle. The object is created by `make` if it does not exist.
     pub fn object(&self, make: impl FnOnce(&Arc<str>) -> Result<T>) -> Result<Arc<T>> {
         let ObjectName { container, name, is_private } = &self.name;
         let store = self.device.resources();
@@ -176,15 +176,15 @@ pub fn string_handle(container: &str, name: &str) -> Result<Value> {
     Ok(Value::Ref(Arc::new(variable)))
 }
 
-/// Returns a hash that identifies a kind of objects.
+/// Returns the hash of the name of a resource type ([`Resource::KIND`]), by which a handle identifies the type.
 pub fn hash_of(kind: &str) -> u64 {
     // FNV-1a, because the hash must be the same in every process.
     kind.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// An input that refers to an object of the device. The lookup is repeated only after an object was removed from the
-/// store.
+/// A kernel's input that refers to an object of the device's resource store. The input caches the object, and looks it
+/// up again after any object was removed from the store.
 pub struct HandleInput<T: Resource> {
     cached: Mutex<Option<CachedObject<T>>>,
 }
@@ -211,7 +211,7 @@ impl<T: Resource> HandleInput<T> {
         otherwise: impl FnOnce(&ResourceStore, &ResourceHandle) -> Result<Arc<T>>,
     ) -> Result<Arc<T>> {
         let store = device.resources();
-        // The count is read before the lookup, so that a removal in between is noticed at the next call.
+        // The removal count is read before the lookup, so that a removal in between is noticed at the next call.
         let removals = store.removals();
         if let Some(object) = self.cached(removals, &handle.container, &handle.name) {
             return Ok(object);
@@ -232,7 +232,7 @@ impl<T: Resource> HandleInput<T> {
         Ok(object)
     }
 
-    /// Returns the object that an input refers to, by either kind of handle.
+    /// Returns the object that an input refers to, by a `resource` handle or by the strings `[container, name]`.
     ///
     /// # Errors
     /// `NotFound` if there is no such object.

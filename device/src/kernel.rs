@@ -25,7 +25,7 @@ pub struct KernelDef {
     pub mark: Option<&'static str>,
     /// Names of the arguments whose tensors are in host memory on every device; [`ALL_ARGUMENTS`] for all.
     pub host_memory: &'static [&'static str],
-    /// Names of the arguments whose tensors may be in either memory; [`ALL_ARGUMENTS`] for all.
+    /// Names of the arguments whose tensors may be in host memory or in the device's own; [`ALL_ARGUMENTS`] for all.
     pub any_memory: &'static [&'static str],
     /// The priority among device types if the node requests no device: the kernel with the highest wins.
     pub priority: i32,
@@ -42,7 +42,8 @@ pub struct KernelDef {
 /// The attribute of nodes that compute booleans in host memory although their device has its own memory.
 pub const ON_HOST: &str = "_on_host";
 
-/// All arguments of a kernel. In `host_memory` it marks a kernel that runs on the host whatever its device.
+/// The list that stands for all arguments of a kernel. In `host_memory`, it marks a kernel that computes on the host
+/// for every device.
 pub const ALL_ARGUMENTS: &[&str] = &["*"];
 
 /// Creates the kernel of one node; called once, when the node's graph is registered.
@@ -63,7 +64,8 @@ impl KernelDef {
         is_absent: false,
     };
 
-    /// Creates a row with these type attributes.
+    /// Creates a row for an op with the dtypes that the kernel supports for each type attribute; other fields have
+    /// their defaults.
     pub const fn of(
         op: &'static str,
         types: &'static [(&'static str, &'static [DType])],
@@ -114,7 +116,7 @@ impl KernelDef {
         is_among(argument, self.host_memory)
     }
 
-    /// Returns whether the argument's tensors may be in either memory.
+    /// Returns whether the argument's tensors may be in host memory or in the device's own.
     pub fn accepts_any_memory(&self, argument: &str) -> bool {
         is_among(argument, self.any_memory)
     }
@@ -297,7 +299,7 @@ impl<'a> KernelContext<'a> {
         }
     }
 
-    /// Returns the shape of input `i`, a tensor in either memory.
+    /// Returns the shape of input `i`, a tensor in host or device memory.
     pub fn shape(&self, i: usize) -> Result<&Shape> {
         match self.inputs.get(i) {
             Some(Value::Host(tensor)) => Ok(tensor.shape()),
@@ -355,12 +357,12 @@ impl<'a> KernelContext<'a> {
         }
     }
 
-    /// Returns input `i`, a value of any kind.
+    /// Returns input `i`, which may be a tensor or a reference; `None` if there is no such input.
     pub fn value(&self, i: usize) -> Option<&Value> {
         self.inputs.get(i)
     }
 
-    /// Takes input `i`, a value of any kind, for kernels that pass it on.
+    /// Takes input `i`, which may be a tensor or a reference, for kernels that forward the value.
     #[inline]
     pub fn take_value(&mut self, i: usize) -> Value {
         self.inputs.get_mut(i).map(std::mem::take).unwrap_or_default()

@@ -16,8 +16,8 @@ pub struct KernelTable {
 }
 
 impl KernelTable {
-    /// Creates the table of these families of rows. `is_chained` returns whether the kernel of fused chains can compute
-    /// an op.
+    /// Creates the kernel table of a device type from the rows of several families of kernels. `is_chained` returns
+    /// whether the kernel of fused chains can compute an op.
     pub fn new(
         device_type: &'static str,
         families: &[&'static [KernelDef]],

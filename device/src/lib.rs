@@ -19,7 +19,7 @@ pub mod resource;
 pub mod segment_runner;
 pub mod shared_block;
 pub mod transfer;
-// Memory that is mapped from descriptors.
+// Unsafe code is allowed only in `shared_memory`, which maps memory from file descriptors.
 pub mod attempt;
 pub mod peer_buffer;
 #[allow(unsafe_code)]

@@ -45,8 +45,8 @@ impl PeerBuffer {
         self.len == 0
     }
 
-    /// Returns the first result of `find` among the mappings of type `V`. If there is none, `make` creates one more
-    /// mapping, and `find` is applied to that.
+    /// Returns the first result of `find` over the buffer's mappings of type `V`. If `find` has no result for any
+    /// mapping, `make` creates another one, and `find` is applied to the new mapping.
     ///
     /// # Errors
     /// Errors of `make`.
@@ -86,7 +86,7 @@ impl BorrowedMemory {
         (len <= window.len).then_some(BorrowedMemory { window, len, loan })
     }
 
-    /// Returns the borrowed memory behind a tensor; `None` if its memory is of another kind.
+    /// Returns `memory` as borrowed memory; `None` if it is a block of another type.
     pub fn of(memory: &dyn DeviceMemory) -> Option<&BorrowedMemory> {
         (memory as &dyn Any).downcast_ref()
     }

@@ -82,8 +82,8 @@ impl Pool {
         !self.has_idle() && !self.shared.waiting.lock().is_empty()
     }
 
-    /// Runs `work` on this thread, and lets the thread run the [inline tasks](Pool::run_inline) that result, which saves
-    /// waking another thread. A compute thread runs none, because there may be kernels below on its stack.
+    /// Runs `work` on this thread, and lets the thread run the [inline tasks](Pool::run_inline) that result, which
+    /// saves waking another thread. A compute thread runs none, because there may be kernels below on its stack.
     pub fn with_inline_tasks<T>(work: impl FnOnce() -> T) -> T {
         visit::with_inline_tasks(!Pool::is_compute_thread(), work)
     }
@@ -112,7 +112,8 @@ impl Pool {
     }
 }
 
-/// Runs the waiting work, unless this thread does so already and is inside a kernel: then the offer goes to another thread.
+/// Runs the queued work. If this thread is already running queued work further down its stack, `run` is spawned again
+/// for another thread, because the kernel in between must not be delayed.
 fn run(shared: Arc<Shared>) {
     let queue = shared.clone();
     if visit::run_queue(move || run_waiting(&queue)).is_none() {
@@ -153,7 +154,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn all_work_runs_and_a_panic_ends_nothing_else() -> Result<()> {
+    fn a_panic_in_queued_work_does_not_stop_other_work() -> Result<()> {
         let pool = Pool::new(2)?;
         let (sender, receiver) = mpsc::channel();
         for i in 0..1000usize {

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 
 /// An object of a [`ResourceStore`].
 pub trait Resource: Any + Send + Sync + fmt::Debug {
-    /// The name of the kind in messages.
+    /// The name of the resource type, in messages and handles.
     const KIND: &'static str;
 
     /// Returns how a standby that replicates the store obtains the resource.
@@ -36,8 +36,8 @@ struct Entry {
     admit: AdmitFn,
 }
 
-/// A function that registers an object with a journal. It is stored in each entry, because only the creator of an entry
-/// knows the object's type.
+/// A function that registers an object with a journal. The function is stored in each entry of the store, because only
+/// the creator of an entry knows the object's type.
 type AdmitFn = fn(&Arc<Journal>, u32, &Arc<str>, &Arc<str>, &Object) -> Result<()>;
 
 fn admit<T: Resource>(
@@ -69,8 +69,8 @@ impl ResourceStore {
         ResourceStore { default_container: default_container.into(), ..ResourceStore::default() }
     }
 
-    /// Makes `journal` record all changes of the store, under the store's `number` there. The store must be empty, or
-    /// have been filled from another store's journal.
+    /// Makes `journal` record all changes of the store, which gets the number `number` in the journal. The store must
+    /// be empty, or have been filled from another store's journal.
     ///
     /// # Errors
     /// `FailedPrecondition` if the store has a journal already.
@@ -197,7 +197,7 @@ impl ResourceStore {
         self.remove_found(container, |_| Some(key))
     }
 
-    /// Removes the resource whose kind has the name `kind`. Returns whether there was one.
+    /// Removes the resource `name` of the type whose [`Resource::KIND`] is `kind`. Returns whether there was one.
     pub fn remove_kind(&self, container: &str, kind: &str, name: &str) -> bool {
         let is_match = |((_, own), entry): &(&Key, &Entry)| **own == *name && entry.kind == kind;
         self.remove_found(container, |resources| resources.iter().find(is_match).map(|(key, _)| key.clone()))
@@ -239,7 +239,7 @@ impl ResourceStore {
     }
 }
 
-/// Returns the resource of this key in a container, which is added if it does not exist.
+/// Returns the resource with this key; `None` if there is none. Adds the container if it does not exist.
 fn find_or_add_container(containers: &mut Containers, container: &Arc<str>, key: &Key) -> Option<Object> {
     containers.entry(container.clone()).or_default().get(key).map(|entry| entry.object.clone())
 }

@@ -17,7 +17,7 @@ pub enum CaptureClass {
     Never,
     /// The kernel enqueues nothing: its outputs are its inputs, or follow from shapes and host values.
     Passes,
-    /// The kernel only enqueues work. Its outputs are new, or as for [`CaptureClass::Passes`].
+    /// The kernel only enqueues work. Its outputs are new tensors, or inputs, or follow from shapes and host values.
     Work,
     /// The kernel enqueues work that changes variables in place.
     Updates,
@@ -42,11 +42,11 @@ impl CaptureClass {
 pub struct SegmentInfo {
     /// The name of the segment's first node.
     pub name: Arc<str>,
-    /// The number of kernels.
+    /// The number of kernels in the segment.
     pub kernels: usize,
-    /// The number of kernels that enqueue work.
+    /// The number of kernels in the segment that enqueue work.
     pub works: usize,
-    /// The access of the kernels to each input that refers to a variable, by input.
+    /// The access of the kernels to each input of the segment, which matters if the input refers to a variable.
     pub inputs: Vec<Access>,
 }
 
@@ -59,15 +59,15 @@ pub enum Access {
     Changes,
 }
 
-/// A function that runs a segment's kernels one by one on a device, from the values of the inputs to those of the
-/// outputs.
+/// A function that runs a segment's kernels one by one on a device. It takes the values of the segment's inputs and
+/// returns those of its outputs.
 pub type RunKernels<'a> = dyn FnMut(&Arc<Device>, Vec<Value>) -> Result<Vec<Value>> + 'a;
 
-/// A segment's runner, used by all its steps. It decides when to run the kernels, to capture them or to replay the
-/// graph.
+/// The runner of a segment, shared by all steps. It decides when to run the kernels, to capture them as a graph, or to
+/// replay the graph.
 pub trait SegmentRunner: Send + Sync + fmt::Debug {
-    /// Computes the segment's outputs, by calling `walk` or by replaying a captured graph. Several steps may call at
-    /// once.
+    /// Computes the segment's outputs, by calling `walk` or by replaying a captured graph. Several steps may call this
+    /// function at the same time.
     ///
     /// # Errors
     /// Errors of `walk` and of the device.

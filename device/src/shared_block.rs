@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Memory that another process can map by a descriptor. The memory is freed when neither process uses it.
+/// Memory that another process can map by a descriptor. The memory is freed when no process uses it any more.
 pub trait SharedBlock: Send + Sync + fmt::Debug {
     /// Returns the block's bookkeeping.
     fn sharing(&self) -> &Sharing;
@@ -39,7 +39,7 @@ pub enum MemoryKind {
     Device,
 }
 
-/// A listener that is called when a block that it has shared is freed.
+/// A listener that is notified when a block is freed that was shared with another process.
 pub trait FreeListener: Send + Sync {
     /// Called with the number of the block, which has just been freed.
     fn freed(&self, id: u64);

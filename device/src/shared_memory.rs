@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The reciprocal of the share of the process's file descriptors that blocks may use; each block takes one.
+/// The share of the process's file descriptors that blocks may use, as a divisor; each block uses one descriptor.
 const DESCRIPTOR_SHARE: u64 = 2;
 /// The number of file descriptors assumed if the process has no limit.
 const DEFAULT_DESCRIPTORS: u64 = 1 << 20;
@@ -29,7 +29,7 @@ const DEFAULT_DESCRIPTORS: u64 = 1 << 20;
 const MIN_HUGE_PAGES_LEN: usize = 4 << 20;
 /// The smallest page size of the system in bytes.
 const PAGE: usize = 4096;
-/// The bytes that are moved into a file at once: a multiple of every page size.
+/// The number of bytes that [`convert_to_file`] moves into a file at once: a multiple of every page size.
 const PIECE_LEN: usize = 16 << 20;
 
 static NUM_BLOCKS: AtomicUsize = AtomicUsize::new(0);
@@ -74,7 +74,7 @@ impl SharedMemory {
         let quota = DescriptorQuota::take()?;
         let (file, mapping) = create(len)?;
         if len >= MIN_HUGE_PAGES_LEN {
-            // Most systems give no huge pages to shared memory unless configured to, and refuse.
+            // Most systems refuse, because they give huge pages to shared memory only if configured to.
             let _ = mapping.advise(Advice::HugePage);
         }
         // Populates all pages at once, because a page fault for each would take longer. If the system refuses, pages
@@ -269,7 +269,7 @@ mod tests {
         assert!(PeerMemory::map(&given, 6000).is_err() && PeerMemory::map(&given, 0).is_err());
         assert!(given.set_len(0).is_err() && given.set_len(10_000).is_err());
         assert!(std::os::unix::fs::FileExt::write_at(&given, &[1], 0).is_err());
-        // SAFETY: the mapping fails.
+        // SAFETY: no mapping is created, because the sealed file cannot be mapped for writing.
         assert!(unsafe { MmapMut::map_mut(&given) }.is_err());
         let id = own.sharing().id();
         drop(own);

@@ -30,7 +30,8 @@ pub fn make_kernel(device: &Arc<Device>, node: &Node) -> Result<Kernel> {
     })
 }
 
-/// Runs a kernel that was created for this node, in a new step. Several runs of one kernel show state that it keeps.
+/// Runs a kernel that was created for this node, in a new step. State that the kernel keeps lasts from one run to the
+/// next.
 pub fn run_kernel(
     kernel: &Kernel,
     device: &Arc<Device>,

@@ -80,7 +80,7 @@ pub fn all_to_device(device: &Arc<Device>, values: Values, done: Transfer<Values
 
 fn out_of_reach(device: &Device) -> Error {
     Error::invalid(format!(
-        "what is in another device's memory, such as elements that were copied there, is asked for on {}: ask for it there",
+        "a value that {} needs contains tensors in another device's memory: run the node on that device",
         device.name()
     ))
 }
@@ -122,7 +122,8 @@ fn holds_elements<H: ListElement>(tensor: &Tensor) -> bool {
     tensor.as_variants().is_ok_and(|variants| variants.iter().any(is_of))
 }
 
-/// Transfers all tensors inside the variants of `tensor` at once.
+/// Starts the transfers of all tensors inside the variants of `tensor`, and passes the variants with the transferred
+/// tensors to `done`.
 fn transfer_contents<T: ListElement>(
     tensor: Tensor,
     transfer: impl Fn(Value, Transfer<T>),
@@ -142,7 +143,8 @@ fn transfer_contents<T: ListElement>(
             let missing = || Error::internal("a tensor of a variant got lost");
             replaced::<T>(&tensor, &mut |_| brought.next().ok_or_else(missing))
         });
-        // The source is dropped first, so that the callback may find its memory unshared.
+        // The original variants are dropped first, so that `done` may find memory that the result has in common with
+        // them unshared.
         drop(tensor);
         done(carried);
     };

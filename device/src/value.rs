@@ -23,7 +23,7 @@ pub enum Value {
     View(Arc<View>),
 }
 
-/// A variable's elements in a shape other than the one that it had when the view was created.
+/// A reference to a variable's elements in a shape that differs from the variable's own.
 #[derive(Debug)]
 pub struct View {
     variable: Arc<Variable>,
@@ -82,7 +82,7 @@ impl Value {
         }
     }
 
-    /// Moves the value to `place`, which must be `None`; scalars as words, like [`Value::copy_to`].
+    /// Moves the value to `place`, which must be `None`. Scalars are moved as 64-bit words, like in [`Value::copy_to`].
     #[inline]
     pub fn move_to(&mut self, place: &mut Value) {
         match self.as_scalar_word() {
@@ -143,7 +143,8 @@ impl From<Tensor> for Value {
     }
 }
 
-/// A type of tensor values: a tensor in host memory, in device memory, or in either.
+/// A Rust type of values: [`Value`] itself, [`Tensor`] for tensors in host memory, or [`AnyTensor`] for tensors in
+/// either memory.
 pub trait Item: Clone + Into<Value> {
     /// Converts a value.
     ///
@@ -158,8 +159,8 @@ pub trait Item: Clone + Into<Value> {
     fn on_device(&self) -> Option<&DeviceTensor>;
 }
 
-/// An element of tensor lists and optionals: [`Tensor`] in those of the CPU, [`AnyTensor`] in those of a device with its
-/// own memory.
+/// An element of tensor lists and optionals: [`Tensor`] if they were made by the CPU, [`AnyTensor`] if they were made
+/// by a device with its own memory.
 pub trait ListElement: Item + VariantComponent {
     /// Returns the dtype.
     fn dtype(&self) -> DType;

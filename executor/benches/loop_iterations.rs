@@ -14,7 +14,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const ITERATIONS: usize = 1_000_000;
 
-/// The nodes that run in each iteration, including the Exit, which is dead except in the last one.
+/// The number of nodes that run in each iteration, including the Exit, which is dead except in the last iteration.
 const NODES: usize = 9;
 
 fn counting(parallel: usize) -> Result<Graph> {

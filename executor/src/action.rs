@@ -13,7 +13,7 @@ use graph::{Bool8, DType, DeviceName, Node, Op, Role};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The action of a node: the work that running it consists of.
+/// The work that running a node consists of.
 pub(super) enum Action {
     /// Runs a kernel.
     Kernel(Arc<Kernel>),
@@ -28,11 +28,13 @@ pub(super) enum Action {
     ControlFlow(ControlFlowOp),
     /// Runs the kernels of the segment with this number.
     Segment(u32),
-    /// Was computed at registration; never scheduled.
+    /// Nothing: the node's outputs were computed at registration, and the node is never scheduled.
     Constant,
 }
 
 impl Action {
+    /// Returns the action of `node`, whose outputs have the types `outputs`.
+    ///
     /// # Errors
     /// An error that names the node if there is no kernel for it, or its op needs features that the executor does not
     /// have.
@@ -102,8 +104,8 @@ impl SendPath {
     }
 }
 
-/// A control-flow op's rule for forwarding values from inputs to outputs. Forwarding between iterations and loop frames
-/// is done by the frames.
+/// A control-flow op's rule for forwarding values from inputs to outputs. Values are forwarded between iterations and
+/// loop frames by the module `frames`.
 pub(super) enum ControlFlowOp {
     /// Forwards to the output that the second input selects: by a boolean if there are two outputs, else by index,
     /// where an index out of range selects the last output. The other outputs are dead.
@@ -147,7 +149,7 @@ fn selected_output(by: Option<&Value>, outputs: usize) -> Result<usize> {
     Ok(usize::try_from(number).ok().filter(|n| *n < outputs).unwrap_or(outputs - 1))
 }
 
-/// Returns the key of a Send or Recv, which is given by the node's attributes.
+/// Returns the rendezvous key of a Send or Recv, from the node's attributes.
 fn key(node: &Node) -> Result<Arc<RendezvousKey>> {
     let text = |name: &str| node.attr::<String>(name);
     let incarnation = node.attr::<i64>("send_device_incarnation")?;
@@ -170,10 +172,10 @@ pub(super) enum RequiredMemory {
     Any,
 }
 
-/// Returns the memory of each port's tensor. A port is in host memory if the kernel requires it, or if its elements are
-/// objects. A Send sends its input from the memory that it is in. 32-bit integers, which count iterations and sizes,
-/// and booleans, which select branches, are usually on the host: control-flow ops leave them in the memory they are in,
-/// and a Recv leaves integers on the host.
+/// Returns the required memory of each input port or each output port of a node. A port is in host memory if the kernel
+/// requires it, or if the tensor's elements are objects. A Send takes its input from any memory. 32-bit integers, which
+/// count iterations and sizes, and booleans, which select branches, are usually in host memory: control-flow ops leave
+/// them in their memory, and a Recv leaves integers in host memory.
 pub(super) fn port_memories(
     device: &Arc<Device>,
     node: &Node,

@@ -14,7 +14,8 @@ pub(super) struct Availability {
     pub(super) group: u32,
     /// The frame that the node runs in.
     pub(super) frame: u32,
-    /// True if the node runs only if a Switch that is not a loop's selects its branch.
+    /// True if the node runs only if a Switch selects its branch. Switches that decide on a loop's next iteration do
+    /// not count.
     pub(super) is_conditional: bool,
 }
 

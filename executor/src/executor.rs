@@ -1,12 +1,14 @@
 //! The executor: runs one device's partition of a graph, step after step.
 //!
-//! Registration compiles the partition ([`plan`]). A step changes dense arrays ([`state`]) and is run by as few threads
-//! as its work is worth ([`run`], [`node`]); operations that end later resume the step through [`launch`]. The state of
-//! nodes and the delivery of values is a [`flow`]: [`straight`] if each node runs once, [`frames`] if there are
-//! branches and loops ([`frame_plan`], [`iteration`]).
+//! Registration compiles the partition ([`plan`]). A step changes dense arrays ([`state`]) and is run by several
+//! threads only if its nodes take longer than a hand-over between threads ([`run`], [`node`]); operations that end
+//! later resume the step through [`launch`]. The state of nodes and the delivery of values depend on the partition and
+//! form a [`flow`]: [`straight`] if each node runs once, [`frames`] if there are branches and loops ([`frame_plan`],
+//! [`iteration`]).
 //!
 //! On devices whose kernels only enqueue work, kernels that may be enqueued as one graph form a [`segment`].
-//! [`segment_selection`] selects them, from the times that [`availability`] computes, and [`segment_layout`] lays them out.
+//! [`segment_selection`] selects the kernels of segments by the times that [`availability`] computes, and
+//! [`segment_layout`] determines the inputs and outputs of each segment.
 
 #[cfg(test)]
 mod control_flow_tests;
@@ -45,18 +47,19 @@ pub struct Executor {
     is_light: AtomicBool,
     /// True if the work that follows each received value recently took less time than another thread takes to start.
     has_light_receives: AtomicBool,
-    /// States that no step uses, for reuse.
+    /// Run states that no step uses, for reuse.
     states: Mutex<Vec<Arc<RunState>>>,
 }
 
-/// The maximum number of idle states that are kept for reuse.
+/// The maximum number of idle run states that are kept for reuse.
 pub(crate) const MAX_IDLE_STATES: usize = 16;
 
-/// The duration in ns from which a node is worth another thread: handing it over costs a few microseconds.
+/// The duration in ns from which a single node is worth handing to another thread: a hand-over costs a few
+/// microseconds.
 pub(crate) const EXPENSIVE_NANOS: u32 = 15_000;
 
-/// The duration in ns from which many nodes together are worth another thread. Below it, two threads that decrement the
-/// same pending counts lose more time than they gain.
+/// The duration in ns from which a node counts when ready nodes are shared with another thread. Two threads that run
+/// shorter nodes lose more time than they gain, because they decrement the same pending counts.
 const SHAREABLE_NANOS: u32 = 1_000;
 
 /// The number of first steps whose costs are measured, and the interval of measured steps afterwards. Not all are
@@ -70,8 +73,8 @@ const MAX_LIGHT_NODES: usize = 1024;
 /// The duration in ns below which a step is light: waking a sleeping thread takes as long.
 pub(crate) const LIGHT_NANOS: u64 = 50_000;
 
-/// The duration in ns, over all received values of a step, below which the work that follows them is light, if it is
-/// also below `LIGHT_NANOS` for each value. The sum is limited because all the work may wait for the last value.
+/// The maximum duration of a step in ns for the work after its received values to be light; it must also be at most
+/// `LIGHT_NANOS` for each receive. The limit exists because all the work may wait for the last value.
 const LIGHT_TOTAL_NANOS: u64 = 250_000;
 
 /// The overhead of the executor for each node in ns.
@@ -127,8 +130,9 @@ impl Executor {
     }
 
     /// Starts a step. `done` is called exactly once, after every node has ended: on a pool thread, on a thread that
-    /// [accepts inline tasks](Pool::with_inline_tasks), or before this returns if the whole step takes less time than a
-    /// thread takes to start. If a node fails, the step is cancelled with that error as the reason, and `done` receives the error.
+    /// [accepts inline tasks](Pool::with_inline_tasks), or before this function returns if the whole step takes less
+    /// time than a thread takes to start. If a node fails, the step is cancelled with that error as the reason, and
+    /// `done` receives the error.
     pub fn run(self: &Arc<Self>, step: Arc<Step>, trace: bool, done: Box<dyn FnOnce(Result<Trace>) + Send>) {
         let number = self.steps.fetch_add(1, Ordering::Relaxed);
         let measures = number < NUM_FIRST_MEASURED || number.is_multiple_of(MEASURED_INTERVAL);
@@ -161,7 +165,8 @@ impl Executor {
         }
     }
 
-    /// Returns whether a step may run as an inline task of a thread that [accepts inline tasks](Pool::with_inline_tasks).
+    /// Returns whether a step may run as an inline task of a thread that [accepts inline
+    /// tasks](Pool::with_inline_tasks).
     fn is_light(&self) -> bool {
         self.is_light.load(Ordering::Relaxed)
     }
@@ -171,7 +176,7 @@ impl Executor {
         self.has_light_receives.load(Ordering::Relaxed)
     }
 
-    /// Updates whether steps are light, after a measured step.
+    /// Determines, after a measured step, whether steps and the work after received values count as light.
     pub fn update_lightness(&self) {
         let nodes = self.plan.nodes.len();
         let is_known = self.steps.load(Ordering::Relaxed) >= NUM_FIRST_MEASURED;
@@ -205,7 +210,8 @@ impl Executor {
         }
     }
 
-    /// Returns the node's expected duration in ns; 0 if other threads would not help.
+    /// Returns the node's expected duration in ns; 0 if the node is too short to share, or the pool has only one
+    /// thread.
     pub fn cost(&self, node: u32) -> u32 {
         let cost = self.costs[node as usize].load(Ordering::Relaxed);
         if cost >= SHAREABLE_NANOS && self.pool.threads() > 1 { cost } else { 0 }

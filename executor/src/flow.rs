@@ -41,7 +41,7 @@ pub(super) trait Flow: Sized + Send + Sync + 'static {
     fn key(task: &Self::Task, key: &Arc<RendezvousKey>) -> Arc<RendezvousKey>;
 
     /// Moves `local.outputs` to the consumers of the task's node, and makes those ready that waited for nothing else.
-    /// `started` is the start of the task if durations are measured and the node ran.
+    /// `started` is the time at which the task started, if durations are measured and the node ran.
     fn deliver(
         run: &Arc<Run<Self>>,
         task: Self::Task,
@@ -49,7 +49,7 @@ pub(super) trait Flow: Sized + Send + Sync + 'static {
         local: &mut ThreadState<Self>,
     );
 
-    /// Ends a Recv that received a dead tensor; its consumers are dead.
+    /// Ends a Recv that received a dead tensor; the consumers of the Recv's output are dead.
     fn deliver_dead(run: &Arc<Run<Self>>, task: Self::Task, local: &mut ThreadState<Self>);
 
     /// Stores the state of the run for reuse, when no thread works on the run any more.
@@ -58,11 +58,11 @@ pub(super) trait Flow: Sized + Send + Sync + 'static {
     /// `Internal` if a loop did not end although the run has not failed.
     fn end(&self, executor: &Executor, has_failed: bool) -> Result<()>;
 
-    /// Returns an empty queue, in the allocation of an earlier one if there is one.
+    /// Returns an empty queue of tasks, in the allocation of an earlier queue if there is one.
     fn take_queue() -> Vec<Self::Task> {
         Vec::new()
     }
 
-    /// Stores the allocation of an empty queue for reuse.
+    /// Stores the allocation of an empty queue of tasks for reuse.
     fn store_queue(_: Vec<Self::Task>) {}
 }

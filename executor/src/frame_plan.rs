@@ -1,7 +1,7 @@
 //! The frames of a partition with control flow: the frame of each node, and the initial pending counts.
 //!
-//! In a plan, a frame is the body of a loop. Nodes are numbered frame by frame, and segments behind all nodes likewise,
-//! so that the state of one iteration is dense.
+//! In a plan, a frame is the body of a loop. Nodes are numbered frame by frame, then segments are numbered frame by
+//! frame, so that the state of one iteration is dense.
 
 use super::iteration::{Iteration, IterationState};
 use super::segment_layout::Units;
@@ -15,14 +15,14 @@ use std::sync::Arc;
 /// The part of a plan that describes control flow; empty if there is none. Frame 0 has the nodes outside all loops.
 #[derive(Default)]
 pub(super) struct FramePlan {
-    /// The kind of each node, and then of each segment.
+    /// The kinds of all nodes, followed by those of all segments.
     pub(super) kinds: Vec<NodeKind>,
     pub(super) frames: Vec<FrameInfo>,
     /// The target of each data edge of the plan.
     targets: Vec<Target>,
-    /// Outermost iterations that no step uses, for reuse.
+    /// Iterations of the outermost frame that no step uses, for reuse.
     pub(super) roots: Mutex<Vec<Arc<Iteration>>>,
-    /// The pending count at the start of an iteration, by node and then by segment.
+    /// The pending counts of all nodes, followed by those of all segments, at the start of an iteration.
     pub(super) counts: Vec<u64>,
 }
 
@@ -31,13 +31,13 @@ pub(super) struct FramePlan {
 pub(super) enum NodeKind {
     /// Outputs go to consumers in the same iteration.
     Plain,
-    /// A Merge with this number of inputs, which runs on the first that is alive.
+    /// A Merge with this number of inputs, which runs when the first alive input arrives.
     Merge(u32),
-    /// An Enter: its output is in this frame, in the first iteration, or in all if constant.
+    /// An Enter, whose output goes into frame `frame`: to the first iteration, or to all iterations if it is constant.
     Enter { frame: u32, is_constant: bool },
-    /// An Exit: its output is in the enclosing frame.
+    /// An Exit, whose output goes to the enclosing frame.
     Exit,
-    /// A NextIteration: its output is in the following iteration.
+    /// A NextIteration, whose output goes to the following iteration.
     NextIteration,
 }
 
@@ -163,7 +163,7 @@ impl FrameAssignment {
         }
     }
 
-    /// Returns the graph with its nodes sorted by frame, and the frames of the sorted graph.
+    /// Returns the graph with its nodes sorted by frame, and the frame and kind of each node in the sorted graph.
     pub(super) fn sorted(self, graph: &Graph, topology: &Topology) -> Result<(Graph, FrameAssignment)> {
         let mut order: Vec<NodeId> = graph.ids().collect();
         order.sort_by_key(|id| self.of[id.index()]);
@@ -197,8 +197,8 @@ impl FrameAssignment {
         self.of[node as usize]
     }
 
-    /// Returns the part of the plan that steps use. `pending` has the pending counts of units, `slots` the input slots
-    /// of nodes, and `edges` the slot of each data edge.
+    /// Returns the frame plan that steps use. `pending` has the pending counts of units, `slots` the input slots of
+    /// nodes, and `edges` the slot of each data edge.
     pub(super) fn plan(
         self,
         units: &Units,

@@ -1,4 +1,5 @@
-//! Runs of partitions with control flow: the delivery of values to the nodes of loops, and of the mark of dead tensors.
+//! Runs of partitions with control flow: the delivery of values, and of the marks of dead tensors, to the nodes of
+//! loops.
 //!
 //! The nodes of a loop run once in each iteration. An iteration counts its holds: the nodes that are ready or running
 //! in it, the frames entered from it, and the threads that deliver values to it. Once the count is zero and all earlier
@@ -24,19 +25,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The state of a run: its outermost iteration.
+/// The state of a run with control flow: the only iteration of the outermost frame.
 pub(super) struct FramedFlow {
     root: Arc<Iteration>,
 }
 
-/// A node that is ready in an iteration, of which the task has a hold.
+/// A node that is ready in an iteration, on which the task has a hold.
 pub(super) struct Task {
     iteration: Arc<Iteration>,
     node: u32,
     is_dead: bool,
 }
 
-/// A node that is ready in an iteration known to the caller.
+/// A ready node without its iteration, which the caller knows.
 #[derive(Clone, Copy)]
 struct ReadyNode {
     node: u32,
@@ -80,7 +81,7 @@ impl Flow for FramedFlow {
 
     unsafe fn inputs<'a>(&'a self, task: &'a Task, slots: Range<usize>) -> &'a mut [Value] {
         let first = task.iteration.first_slot;
-        // SAFETY: the callee has the contract of this function.
+        // SAFETY: the conditions of the callee are those of this function, which the caller fulfils.
         unsafe { task.iteration.state.slots.inputs(slots.start - first..slots.end - first) }
     }
 
@@ -221,7 +222,8 @@ fn deliver_outputs(
             let before = to.state.add(count_index, ONE_DEAD_INPUT, local.alone);
             let dead = ((before >> 31) & DEAD_INPUTS_MASK) as u32 + 1;
             let kinds = &plan.frames.kinds;
-            // A dead Enter means that the loop is not entered, so that its NextIteration will have no value either.
+            // A dead Enter means that the loop is not entered, so that the loop's NextIteration will have no value
+            // either.
             let is_entry = matches!(kinds[node as usize], NodeKind::Enter { .. });
             if kinds[target.node as usize] != NodeKind::Merge(dead) && !is_entry {
                 continue;
@@ -278,8 +280,8 @@ fn release_hold(run: &Arc<Run<FramedFlow>>, iteration: Arc<Iteration>, local: &m
     }
 }
 
-/// Closes the iterations of a loop that are over, and starts the next one if it waited for that. If the loop is then
-/// over, returns the enclosing iteration, whose hold passes to the caller.
+/// Closes the iterations of a loop that are over, and starts the next iteration if it waited for one of them to close.
+/// If the loop is then over, returns the enclosing iteration; the caller must release the loop's hold on it.
 fn close_iterations(
     run: &Arc<Run<FramedFlow>>,
     frame: &Arc<LoopFrame>,
@@ -306,7 +308,8 @@ fn close_iterations(
             }
         }
         for iteration in ended {
-            // If another thread still has a reference, the state is dropped with that instead of being reused.
+            // If another thread still has a reference to the iteration, the state is dropped with that reference
+            // instead of being reused.
             if let Ok(iteration) = Arc::try_unwrap(iteration) {
                 iteration.state.store(info);
             }
@@ -339,7 +342,7 @@ fn close_iterations(
     }
 }
 
-/// Delivers the inputs of an iteration: values, or none from dead nodes.
+/// Delivers the inputs of an iteration. An input without a value is the output of a dead node.
 fn deliver_inputs(
     run: &Arc<Run<FramedFlow>>,
     iteration: &Arc<Iteration>,
@@ -412,8 +415,8 @@ fn deliver_exit(
     release_hold(run, iteration, local);
 }
 
-/// Delivers a value to the next iteration, which the first such value opens if the loop allows another. Dead tensors
-/// are dropped here, and thereby loops end.
+/// Delivers the value of a NextIteration to the next iteration, which is opened by its first value if the loop allows
+/// another open iteration. Dead tensors are dropped, so that a loop ends when no value opens another iteration.
 fn deliver_next_iteration(
     run: &Arc<Run<FramedFlow>>,
     iteration: Arc<Iteration>,

@@ -35,7 +35,7 @@ fn is_fusible(device: &Device, node: &Node) -> bool {
         && kernels.of_op("_FusedElementwise").iter().any(|def| def.supports(node))
         && has_kernel(device, node)
         && (op != "BiasAdd" || data_format(node).is_ok_and(|format| format == DataFormat::Nhwc))
-        // A sum of more than two is rounded once, but a chain would round each partial sum.
+        // An AddN of more than two inputs rounds once, but a chain would round each partial sum.
         && (op != "AddN" || node.attr::<i64>("N").is_ok_and(|count| count == 2))
 }
 

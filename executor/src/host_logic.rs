@@ -9,7 +9,8 @@ use graph::{Graph, Node, NodeId, Topology};
 /// Ops whose inputs and outputs are all booleans.
 const OPS: &[&str] = &["LogicalAnd", "LogicalOr", "LogicalNot"];
 
-/// Returns a device's partition in which logical ops are computed in host memory if all their inputs are.
+/// Returns a device's partition in which logical ops are computed in host memory if all their inputs are in host
+/// memory.
 ///
 /// # Errors
 /// `InvalidArgument` that names a node of a cycle that is not a loop.

@@ -1,4 +1,5 @@
-//! Loop frames and their iterations: the state of nodes, the counts of holds, and the inputs that wait for an iteration.
+//! Loop frames and their iterations: the state of nodes, the counts of holds, and the inputs that wait for an
+//! iteration.
 
 use super::frame_plan::{FrameInfo, FramePlan};
 use super::state::Slots;
@@ -20,11 +21,11 @@ pub(super) struct Iteration {
     nodes: Range<usize>,
     first_segment: usize,
     pub(super) first_slot: usize,
-    /// The count of nodes that are ready or running, of frames entered from here that are not over, and of threads that
-    /// deliver values here.
+    /// The number of holds: of nodes that are ready or running, of frames entered from this iteration that are not
+    /// over, and of threads that deliver values to it.
     pub(super) holds: AtomicUsize,
     pub(super) state: IterationState,
-    /// The frames entered from here that are not over.
+    /// The loop frames entered from this iteration that are not over.
     pub(super) children: Mutex<SmallVec<[Arc<LoopFrame>; 1]>>,
 }
 
@@ -41,11 +42,11 @@ pub(super) struct LoopFrame {
 
 /// The iterations of a loop frame.
 pub(super) struct Iterations {
-    /// The iterations that are not over, in order.
+    /// The iterations that are not over, in the order of their numbers.
     pub(super) open: VecDeque<Arc<Iteration>>,
     /// The number of the newest iteration.
     pub(super) newest: u64,
-    /// The constant Enters and their values, which each iteration receives; the value is none if dead.
+    /// The constant Enters and their values, which each iteration receives; a dead Enter has [`Value::None`].
     pub(super) constants: IterationInputs,
     /// The NextIterations whose values wait for the next iteration, which may not start yet.
     pub(super) waiting: IterationInputs,
@@ -58,7 +59,8 @@ pub(super) struct Iterations {
     pub(super) spare: SmallVec<[Arc<Iteration>; 2]>,
 }
 
-/// Nodes outside an iteration whose values are its inputs, and the values; a value is none if dead.
+/// The inputs of an iteration: the nodes outside the iteration that produced them, and their values; a dead node has
+/// [`Value::None`].
 pub(super) type IterationInputs = SmallVec<[(u32, Value); 2]>;
 
 /// The state of a frame's nodes in one iteration: a pending count for each node, and a slot for each of their inputs.
@@ -67,13 +69,14 @@ pub(super) struct IterationState {
     pub(super) slots: Slots,
 }
 
-/// The fields of a count: the number of producers that the node waits for, and for a Merge the number of dead inputs.
+/// The bit fields of a pending count: the number of producers that the node waits for, and for a Merge the number of
+/// dead inputs.
 const PENDING_MASK: u64 = (1 << 31) - 1;
 pub(super) const ONE_DEAD_INPUT: u64 = 1 << 31;
 pub(super) const DEAD_INPUTS_MASK: u64 = (1 << 31) - 1;
-/// Set when an input of the node is dead.
+/// The bit of a pending count that is set when an input of the node is dead.
 pub(super) const DEAD: u64 = 1 << 62;
-/// Set when a Merge has taken an input, or all its inputs are dead.
+/// The bit of a pending count that is set when a Merge has taken an input, or all inputs of the Merge are dead.
 pub(super) const DECIDED: u64 = 1 << 63;
 
 /// The maximum number of idle iteration states that are kept for each frame.
@@ -87,7 +90,7 @@ impl IterationState {
         }
     }
 
-    /// Returns the state for a new iteration, a used one if available.
+    /// Returns the state for a new iteration: an idle state if there is one, else a new state.
     fn take(plan: &FramePlan, info: &FrameInfo) -> IterationState {
         let idle = info.idle.lock().pop();
         let state = idle.unwrap_or_else(|| IterationState::new(info));
@@ -95,7 +98,7 @@ impl IterationState {
         state
     }
 
-    /// Sets the counts for a new iteration. No thread may be using the state.
+    /// Sets the pending counts to their values at the start of an iteration. No thread may be using the state.
     pub(super) fn reset(&self, plan: &FramePlan, info: &FrameInfo) {
         let starts = plan.counts[info.nodes.clone()].iter().chain(&plan.counts[info.segments.clone()]);
         for (count, &start) in self.counts.iter().zip(starts) {
@@ -112,8 +115,8 @@ impl IterationState {
         }
     }
 
-    /// Adds to a count, modulo 2^64, and returns its previous value. `alone` is true if no other thread works on the
-    /// run.
+    /// Adds `by` to the pending count with index `node`, modulo 2^64, and returns the previous count. `alone` is true
+    /// if no other thread works on the run.
     pub(super) fn add(&self, node: usize, by: u64, alone: bool) -> u64 {
         let count = &self.counts[node];
         if alone {
@@ -126,7 +129,7 @@ impl IterationState {
         }
     }
 
-    /// Sets a flag of a count and returns the count's previous value.
+    /// Sets a bit of the pending count with index `node`, and returns the previous count.
     pub(super) fn set(&self, node: usize, flag: u64, alone: bool) -> u64 {
         let count = &self.counts[node];
         if alone {
@@ -138,7 +141,7 @@ impl IterationState {
         }
     }
 
-    /// Decrements a node's count. If the node is then ready, returns whether it is dead.
+    /// Decrements a node's pending count. If the node is then ready, returns whether the node is dead.
     pub(super) fn count_down(&self, node: usize, alone: bool) -> Option<bool> {
         let before = self.add(node, u64::MAX, alone);
         (before & PENDING_MASK == 1).then_some(before & DEAD != 0)
@@ -161,8 +164,8 @@ impl Iteration {
         }
     }
 
-    /// Reuses an iteration that is over as number `number`, with one hold. `None` if another thread still has a
-    /// reference, which it is about to drop.
+    /// Returns an iteration that is over as iteration number `number`, with one hold; `None` if another thread is still
+    /// about to drop its reference to the iteration.
     fn reuse(mut self: Arc<Iteration>, plan: &FramePlan, number: u64) -> Option<Arc<Iteration>> {
         let iteration = Arc::get_mut(&mut self)?;
         iteration.number = number;
@@ -236,7 +239,7 @@ impl Iterations {
         all
     }
 
-    /// Opens the next iteration; the caller has its hold.
+    /// Opens the next iteration, whose only hold passes to the caller.
     pub(super) fn advance(&mut self, frame: &Arc<LoopFrame>, plan: &FramePlan) -> Arc<Iteration> {
         self.newest += 1;
         self.dead_exits.clear();
@@ -246,8 +249,8 @@ impl Iterations {
         iteration
     }
 
-    /// Closes the first iterations as far as they are over. Returns those whose slots have values for dead nodes, to be
-    /// dropped after the lock is released.
+    /// Closes the oldest open iterations, up to the first that is not over. Returns the closed iterations whose slots
+    /// have values for dead nodes; the caller drops them after the lock is released.
     pub(super) fn close_first(&mut self) -> SmallVec<[Arc<Iteration>; 2]> {
         let mut with_dead_values = SmallVec::new();
         // Acquire makes the work in the iteration visible, so that its state can be reused.

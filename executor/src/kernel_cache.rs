@@ -19,11 +19,11 @@ pub struct KernelCache {
     kernels: Mutex<FxHashMap<Key, Vec<CachedKernel>>>,
 }
 
-/// The device's name and the node's name.
+/// The name of the device and the name of the node.
 type Key = (DeviceName, Arc<str>);
 
-/// A cached kernel with its node. A name rarely has more than one, because the graphs of a session grow but keep their
-/// names.
+/// A cached kernel with its node. A key rarely has more than one kernel, because the graphs of a session grow but keep
+/// their nodes.
 struct CachedKernel {
     node: Node,
     kernel: Arc<Kernel>,

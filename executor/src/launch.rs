@@ -14,7 +14,8 @@ enum Operation<T> {
     Starting,
     /// The result was available before the start returned.
     Completed(Result<T>),
-    /// The start has returned without a result, which is to be passed to the callback.
+    /// The start has returned without a result; the thread that completes the operation passes the result to this
+    /// callback.
     Detached(Box<dyn FnOnce(Result<T>) + Send>),
     /// The callback has received the result.
     Delivered,
@@ -23,7 +24,8 @@ enum Operation<T> {
 impl<F: Flow> Run<F> {
     /// Starts an operation of node `id` and calls `then` with its result: at once if it is available when `start`
     /// returns, else once it is. In the latter case `then` runs on a pool thread, or, if the work that follows is
-    /// short, as an inline task of a completing thread that [accepts inline tasks](Pool::with_inline_tasks). An error fails the node.
+    /// short, as an inline task of a completing thread that [accepts inline tasks](Pool::with_inline_tasks). An error
+    /// fails the node.
     pub(super) fn launch<T: Send + 'static>(
         self: &Arc<Run<F>>,
         id: u32,
@@ -54,7 +56,7 @@ impl<F: Flow> Run<F> {
                 }
             }
             None => {
-                // The count cannot reach zero in between, because it includes this thread.
+                // `outstanding` cannot reach zero before the addition, because it counts this thread.
                 self.outstanding.fetch_add(1, Ordering::Relaxed);
                 local.set_shared();
                 let run = self.clone();

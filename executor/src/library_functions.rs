@@ -31,7 +31,7 @@ pub struct LibraryFunctions {
     enclosing: Option<Arc<EnclosingFunction>>,
 }
 
-/// The attributes of a compiled function, and the function, which exists as long as it is in use.
+/// The attributes of a compiled function, and a weak reference to the function, which exists as long as it is in use.
 type CachedFunction = (Attrs, Weak<CompiledFunction>);
 
 /// The state that all functions of a graph share.
@@ -44,13 +44,13 @@ struct SharedLibrary {
     cache: Mutex<FxHashMap<Arc<str>, Vec<CachedFunction>>>,
 }
 
-/// A function that encloses a call, and the functions that enclose that one.
+/// A function whose body contains a call, and in `enclosing` the function whose body calls it, if there is one.
 struct EnclosingFunction {
     function: Weak<CompiledFunction>,
     enclosing: Option<Arc<EnclosingFunction>>,
 }
 
-/// A function for certain attributes, on one device. A kernel may keep it and call it in any step.
+/// A function with values for its attributes, on one device. A kernel may keep it and call it in any step.
 struct LibraryFunction {
     /// The compiled function. A recursive call, direct or indirect, has a weak reference, so that the kernels in the
     /// body do not keep the body alive.
@@ -176,7 +176,8 @@ impl CompiledFunction {
         let functions = LibraryFunctions { shared: self.shared.clone(), enclosing: Some(Arc::new(caller)) };
         let functions: Arc<dyn Functions> = Arc::new(functions);
         let SharedLibrary { device, pool, .. } = &*self.shared;
-        // Kernels with state belong to the function, because names in a body are not those of the graph.
+        // Each function has a kernel cache of its own, because a node in its body may have the name of a node in the
+        // graph.
         let executor =
             Executor::with_functions(&graph, device.clone(), pool.clone(), &KernelCache::new(), &functions)?;
         Ok(Arc::new(executor))

@@ -4,8 +4,8 @@
 use graph::{DType, Graph, NodeId, Output, Producer, Role, Topology};
 use smallvec::SmallVec;
 
-/// The limits of the search: the number of nodes examined for one consumer, and the number of edges followed back from
-/// the node in question. The nodes of interest in loops and branches are near.
+/// The limits of the search: the number of nodes collected as alive for one consumer, and the number of edges followed
+/// back from a node. The relevant nodes of loops and branches are only a few edges away.
 const MAX_NODES: usize = 64;
 const MAX_STEPS: u32 = 4;
 
@@ -25,8 +25,8 @@ pub(super) fn is_alive_with_consumers(graph: &Graph, topology: &Topology, id: No
     awaited.is_empty() || has_value && topology.consumers(id).iter().all(|consumer| follows(consumer.node))
 }
 
-/// The nodes known to be alive in the same iteration in which the inputs of a given node are. All of them run before
-/// that node.
+/// The nodes known to be alive in every iteration in which the inputs of a given node are alive. All of them run before
+/// the given node.
 struct AliveNodes<'a> {
     graph: &'a Graph,
     topology: &'a Topology,
@@ -36,8 +36,8 @@ struct AliveNodes<'a> {
 }
 
 impl<'a> AliveNodes<'a> {
-    /// Returns the nodes that are alive if the inputs of `node` are. Inputs without data inputs are ignored, because
-    /// they may be constants that do not run themselves.
+    /// Returns the nodes that are alive if the inputs of `node` are. Inputs from producers without data inputs are
+    /// ignored, because such a producer may be a constant that does not run.
     fn with_inputs_of(graph: &'a Graph, topology: &'a Topology, node: NodeId) -> AliveNodes<'a> {
         let mut alive = AliveNodes { graph, topology, nodes: SmallVec::new(), selected: SmallVec::new() };
         if runs_with_all_inputs(graph, node) {
@@ -103,7 +103,7 @@ impl<'a> AliveNodes<'a> {
     }
 }
 
-/// Returns whether the node is alive exactly if all its inputs are, and in the same iteration.
+/// Returns whether the node is alive exactly in those iterations in which all its inputs are alive.
 fn runs_with_all_inputs(graph: &Graph, node: NodeId) -> bool {
     matches!(graph.node(node).op.role(), Role::Compute | Role::Send | Role::Switch | Role::LoopCond)
 }

@@ -125,7 +125,7 @@ impl<F: Flow> Run<F> {
         if let Some(started) = started {
             self.executor.record_cost(F::node(&task), started.elapsed().as_nanos() as u64);
         }
-        // Inputs that the kernel has not taken are dropped before consumers run, so that those may own their buffers
+        // Inputs that the kernel has not taken are dropped before consumers run, so that a consumer may own the buffers
         // uniquely.
         discard_all(inputs);
         match result {
@@ -256,8 +256,8 @@ impl<F: Flow> Run<F> {
         );
     }
 
-    /// Moves a received value to the required memory. A tensor from a device whose memory this one cannot access is
-    /// moved through host memory.
+    /// Moves a received value to the required memory. A tensor in the memory of another device, which this device
+    /// cannot access, is moved through host memory.
     fn bring(
         self: &Arc<Run<F>>,
         task: F::Task,
@@ -329,8 +329,8 @@ impl<F: Flow> Run<F> {
         Ok(())
     }
 
-    /// Moves the inputs to the required memories, one at a time. Returns the task once all are there; until then, each
-    /// completed move makes the node ready again.
+    /// Moves the inputs of a node to the required memories, one at a time. Returns the task if all inputs are in these
+    /// memories; otherwise, the completion of a move makes the node ready again.
     pub(super) fn place(
         self: &Arc<Run<F>>,
         task: F::Task,
@@ -340,7 +340,7 @@ impl<F: Flow> Run<F> {
         let device = &self.executor.device;
         for slot in slots {
             let required = self.executor.plan.required_memory(slot);
-            // SAFETY: this thread owns the task; the borrow ends here, before anything is put back.
+            // SAFETY: this thread owns the task; the borrow ends before the moved value is stored in the slot.
             let [input] = (unsafe { self.flow.inputs(&task, slot..slot + 1) }) else { continue };
             let is_there = match input {
                 Value::Host(_) => required != RequiredMemory::Device,
@@ -352,7 +352,7 @@ impl<F: Flow> Run<F> {
             }
             let (id, value) = (F::node(&task), std::mem::take(input));
             let place = move |run: &Arc<Run<F>>, local: &mut ThreadState<F>, value: Value| {
-                // SAFETY: only this operation owns the task, and it leads to another run of the node.
+                // SAFETY: only this operation owns the task, whose node becomes ready again after the value is stored.
                 if let [input] = unsafe { run.flow.inputs(&task, slot..slot + 1) } {
                     *input = value;
                 }

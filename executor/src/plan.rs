@@ -15,18 +15,19 @@ use graph::{Graph, Node, NodeId, Role, Topology};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A compiled partition by dense node number. Each data edge has one slot, which is the input of its consumer.
+/// A compiled partition, in arrays that are indexed by node number. Each data edge has one slot, which is the input of
+/// its consumer.
 pub(crate) struct Plan {
     pub(super) nodes: Vec<PlanNode>,
     /// The pending count of each node: the number of distinct nodes that must run before it.
     pub(super) pending: Vec<u32>,
-    /// The nodes that wait for nothing, in reverse order of their start.
+    /// The nodes that are ready at the start of a step, in reverse order of their start.
     pub(super) sources: Vec<u32>,
     pub(super) num_slots: usize,
     pub(super) num_receives: usize,
-    /// The outputs of constant nodes, by the numbers in [`ConstInput`].
+    /// The outputs of all constant nodes, to which [`ConstInput`] refers by index.
     pub(super) constants: Vec<Value>,
-    /// The number of each node's first output in `constants`.
+    /// The index of each constant node's first output in `constants`; [`NOT_CONSTANT`] for other nodes.
     constant_of: Vec<u32>,
     edges: Vec<Edge>,
     successors: Vec<Successor>,
@@ -40,7 +41,7 @@ pub(crate) struct Plan {
     /// The required memory of each slot; empty if all memory is the host's.
     required_memory: Vec<RequiredMemory>,
     pub(super) frames: FramePlan,
-    /// The segments, by the numbers in [`Action::Segment`].
+    /// The segments, to which [`Action::Segment`] refers by index.
     pub(super) segments: Vec<Segment>,
     /// True if a step takes less time than another thread takes to start.
     pub(super) is_brief: bool,
@@ -48,7 +49,7 @@ pub(crate) struct Plan {
     pub(super) starts_with_receives: bool,
 }
 
-/// The maximum number of nodes of a brief partition, and of receives at its start.
+/// The maximum number of nodes of a brief partition, and of receives that the calling thread starts.
 const MAX_BRIEF_NODES: usize = 32;
 
 /// The number of consumers from which a received value is delivered by the thread that runs the consumers.
@@ -86,7 +87,7 @@ impl PlanNode {
     }
 }
 
-/// A range of numbers.
+/// A range of indices of one of the plan's arrays.
 #[derive(Clone, Copy, Default)]
 struct Span {
     start: u32,
@@ -104,7 +105,8 @@ impl Span {
 pub(super) struct Edge {
     pub(super) output: u32,
     pub(super) slot: u32,
-    /// True for the last edge of an output, whose consumer takes the value; the other consumers share it.
+    /// True for the last edge of an output: its consumer gets the value itself, and the other consumers get copies that
+    /// share the buffer.
     pub(super) is_last: bool,
 }
 
@@ -233,7 +235,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Returns the node with its slots; its edges are added once every node has slots.
+    /// Returns a node of the graph with its slots; the edges are added once every node has slots.
     fn node(
         &mut self,
         graph: &Graph,
@@ -281,7 +283,7 @@ impl Plan {
         })
     }
 
-    /// Adds a node for each segment behind all nodes.
+    /// Adds an entry for each segment to `nodes`, after the nodes of the graph.
     fn add_segments(&mut self, units: &Units) {
         for (number, first) in units.firsts().enumerate() {
             let PlanNode { node, slots, .. } = &self.nodes[first as usize];
@@ -302,7 +304,7 @@ impl Plan {
         }
     }
 
-    /// Lays out a segment's inputs and outputs.
+    /// Determines a segment's inputs and outputs, and the edges of the outputs.
     fn lay_out_segment(&mut self, units: &Units, unit: u32, device: &Arc<Device>) -> Result<()> {
         let (segment, outputs) = segment_layout::segment(self, units, unit, device)?;
         let first = self.edges.len();
@@ -395,7 +397,7 @@ impl Plan {
         self.sources.sort_by_key(|&id| self.nodes[id as usize].action.is_awaited_elsewhere());
     }
 
-    /// Fills the inputs that are constants.
+    /// Copies the values of a node's constant inputs into the empty slots among `inputs`.
     #[inline]
     pub(super) fn fill_constants(&self, node: &PlanNode, inputs: &mut [Value]) {
         for constant in self.const_inputs(node) {
@@ -426,7 +428,7 @@ impl Plan {
         self.nodes[id as usize].edges.range().len() >= MANY_CONSUMERS
     }
 
-    /// Returns the numbers of a node's edges among all edges.
+    /// Returns the range of a node's data edges among all data edges of the plan.
     pub(super) fn edge_range(&self, node: &PlanNode) -> Range<usize> {
         node.edges.range()
     }
@@ -450,7 +452,7 @@ impl Plan {
         (node, output)
     }
 
-    /// Returns the name of the output that feeds `slot`: `node`, or `node:index` if it is not the first.
+    /// Returns the name of the output that feeds `slot`: `node` for output 0, else `node:index`.
     pub(super) fn input_name(&self, slot: usize) -> String {
         let SlotSource { node, output } = self.producers[slot];
         let name = &self.nodes[node as usize].node.name;
@@ -467,7 +469,7 @@ impl Plan {
         format!("{} = {}({})", node.name, node.op.name(), inputs.join(", "))
     }
 
-    /// Returns the outputs of a constant node.
+    /// Returns the outputs of a constant node; empty for any other node.
     pub(super) fn constants_of(&self, id: u32) -> &[Value] {
         let first = self.constant_of[id as usize] as usize;
         let count = self.nodes[id as usize].outputs as usize;

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Done = Box<dyn FnOnce(Result<Trace>) + Send>;
 
-/// A run of a partition.
+/// One execution of a partition, in a step.
 pub(super) struct Run<F: Flow> {
     pub(super) executor: Arc<Executor>,
     pub(super) step: Arc<Step>,
@@ -25,14 +25,15 @@ pub(super) struct Run<F: Flow> {
     /// The number of threads that work on the run or are about to, and of operations that will call back. The run ends
     /// at zero.
     pub(super) outstanding: AtomicUsize,
-    /// The error to report: the first, unless it is a consequence and a cause follows.
+    /// The error to report: the first one, unless that is a consequence of another failure and a cause is recorded
+    /// later.
     error: Mutex<Option<Error>>,
     pub(super) recorder: Option<Recorder>,
     pub(super) measures: bool,
     completion: Mutex<Completion>,
 }
 
-/// The registration and the callback that the end of the run consumes.
+/// The registration with the step's cancellation, and the callback for the result. The end of the run takes both.
 struct Completion {
     registration: Option<Registration>,
     done: Option<Done>,
@@ -42,10 +43,10 @@ struct Completion {
 pub(super) struct ThreadState<F: Flow> {
     /// The nodes that this thread made ready; the last one runs first.
     pub(super) ready: Vec<F::Task>,
-    /// The expected duration in ns of the ready nodes that are worth sharing.
+    /// The total expected duration in ns of the ready nodes that are worth sharing with another thread.
     backlog: u64,
-    /// An expensive node, postponed until nothing else is ready here, or until as many cheap nodes have run as take the
-    /// time of a hand-over to another thread.
+    /// An expensive node, which runs when this thread has no other ready node. The node is handed to another thread if
+    /// `MAX_POSTPONED_FOR` cheap nodes have run before.
     postponed: Option<F::Task>,
     /// The number of cheap nodes that may still run before the postponed node is handed over.
     postponed_for: u32,
@@ -55,23 +56,24 @@ pub(super) struct ThreadState<F: Flow> {
     pub(super) alone: bool,
     /// The outputs of the running kernel; empty between nodes.
     pub(super) outputs: SmallVec<[Value; 4]>,
-    /// Continuations that another thread is to run, while a run starts its receives on a thread that it does not stay
-    /// on.
+    /// Continuations of receives that another thread is to run; `None` unless this thread only starts the run's
+    /// receives.
     pub(super) continuations: Option<Vec<Continuation<F>>>,
-    /// The time in ns for which nodes may still run on this thread before the rest is handed over; `None` for no limit.
+    /// The time in ns that further nodes may take on this thread before the ready nodes are handed to another thread;
+    /// `None` for no limit.
     pub(super) allowance: Option<u64>,
 }
 
-/// The continuation of a run after an operation.
+/// The work of a run that follows a completed operation.
 pub(super) type Continuation<F> = Box<dyn FnOnce(&Arc<Run<F>>, &mut ThreadState<F>) + Send>;
 
 /// The number of cheap nodes that take about as long as handing a node to another thread.
 const MAX_POSTPONED_FOR: u32 = 64;
 
-/// The backlog in ns from which it is shared with an idle thread.
+/// The backlog in ns from which ready nodes are shared with an idle thread.
 const MIN_SHARED_BACKLOG: u64 = 30_000;
 
-/// The size in bytes up to which all inputs of an unmeasured kernel must be for the kernel to count as fast.
+/// The maximum size in bytes of each input for a kernel that has not been measured to count as fast.
 const SMALL_INPUT_BYTES: usize = 4 << 10;
 
 /// The number of nodes after which a run with loops checks whether other work waits for its thread.
@@ -205,8 +207,8 @@ impl<F: Flow> Run<F> {
         }
     }
 
-    /// Returns whether a node still fits the allowance, and deducts its duration. A kernel that has not been measured
-    /// fits if its inputs are small.
+    /// Deducts a node's expected duration from the thread's allowance. Returns whether the allowance was sufficient;
+    /// for a kernel that has not been measured, the inputs must also be small.
     fn try_spend_allowance(&self, task: &F::Task, local: &mut ThreadState<F>) -> bool {
         let Some(allowance) = &mut local.allowance else { return true };
         let plan = &self.executor.plan;
@@ -253,7 +255,7 @@ impl<F: Flow> Run<F> {
         }
     }
 
-    /// Hands the older half of the ready nodes to another thread, which may share them in turn.
+    /// Hands the older half of the ready nodes to another thread, which may pass half of them on in turn.
     fn share(self: &Arc<Run<F>>, local: &mut ThreadState<F>) {
         let half = local.ready.len() / 2;
         local.backlog /= 2;
@@ -287,7 +289,7 @@ impl<F: Flow> Run<F> {
         });
     }
 
-    /// Makes another thread work on the run.
+    /// Makes a pool thread work on the run, starting with `begin`.
     fn continue_elsewhere(
         self: &Arc<Run<F>>,
         local: &mut ThreadState<F>,

@@ -1,5 +1,5 @@
-//! Segments: kernels that are scheduled together and can be replayed as one graph. [`segment_selection`](super::segment_selection)
-//! selects them.
+//! Segments: kernels that are scheduled together and can be replayed as one graph. They are selected by
+//! [`segment_selection`](super::segment_selection).
 
 use super::action::Action;
 use super::flow::Flow;
@@ -28,7 +28,7 @@ pub(super) struct SegmentKernel {
     pub(super) deliveries: SmallVec<[Delivery; 2]>,
 }
 
-/// A consumer of a kernel's output. The deliveries of one output are adjacent.
+/// The delivery of a kernel's output to one consumer. The deliveries of one output are adjacent.
 #[derive(Clone, Copy)]
 pub(super) struct Delivery {
     pub(super) output: u32,
@@ -36,7 +36,7 @@ pub(super) struct Delivery {
     pub(super) is_last: bool,
 }
 
-/// The target of a delivery.
+/// The consumer to which a kernel's output is delivered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeliveryTarget {
     /// The input slot of another kernel of the segment.
@@ -46,8 +46,8 @@ pub(super) enum DeliveryTarget {
 }
 
 impl Delivery {
-    /// Returns the number of the segment's output that the kernel's output `output` becomes by this delivery; `None` if
-    /// the delivery goes to another kernel of the segment.
+    /// Returns the number of the segment's output to which this delivery passes the kernel's output `output`; `None` if
+    /// the delivery goes to another kernel of the segment or has another output.
     pub(super) fn leaves_as(&self, output: u32) -> Option<u32> {
         match self.to {
             DeliveryTarget::Outside(number) if self.output == output => Some(number),
@@ -56,7 +56,8 @@ impl Delivery {
     }
 }
 
-/// An input of the segment: one value from outside in one memory, and the slots of all kernels that take it.
+/// An input of the segment: a value from outside the segment, required in one memory, and the slots of all kernels that
+/// take it.
 pub(super) struct SegmentInput {
     pub(super) slots: SmallVec<[u32; 2]>,
     pub(super) access: Access,
@@ -85,7 +86,7 @@ impl<F: Flow> Run<F> {
         let id = F::node(&task);
         let started = self.measures.then(Instant::now);
         let inputs = self.take_inputs(&task, segment);
-        // An error names the kernel that runs, or the first if the segment is replayed.
+        // An error names the kernel that runs, or the segment's first kernel if the segment is replayed.
         local.current = segment.first();
         let current = &mut local.current;
         let mut run_kernels = |device: &Arc<Device>, inputs: Vec<Value>| {
@@ -163,7 +164,7 @@ impl<F: Flow> Run<F> {
         }
     }
 
-    /// Runs the kernels one by one, and sets `current` to the one that runs.
+    /// Runs the kernels one by one, and sets `current` to the node of the running kernel.
     fn run_kernels(
         &self,
         task: &F::Task,
@@ -213,7 +214,8 @@ impl<F: Flow> Run<F> {
             recorder.scheduled(id);
             Instant::now()
         });
-        // SAFETY: this thread runs the segment; the kernels before have filled the slots, and have no borrow of them.
+        // SAFETY: this thread runs the segment; the segment's earlier kernels have filled the slots, and have no borrow
+        // of them.
         let inputs = unsafe { self.flow.inputs(task, plan.slots(planned)) };
         plan.fill_constants(planned, inputs);
         if planned.has_refs {

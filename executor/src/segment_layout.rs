@@ -18,11 +18,11 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The units of scheduling: nodes, and segments, which are numbered behind the nodes.
+/// The units of scheduling: nodes and segments. The numbers of segments follow those of nodes.
 pub(super) struct Units {
     nodes: u32,
     segments: Vec<Vec<u32>>,
-    /// The segment of each node, or the node itself; empty if there are no segments.
+    /// The unit number of each node's segment, or the node's own number; empty if there are no segments.
     unit_of: Vec<u32>,
 }
 
@@ -44,12 +44,12 @@ impl Units {
         self.unit_of.get(node as usize).copied().unwrap_or(node)
     }
 
-    /// Returns all units.
+    /// Returns the numbers of all units: of the nodes outside segments, then of the segments.
     pub(super) fn all(&self) -> impl Iterator<Item = u32> {
         (0..self.nodes).filter(|&node| self.of(node) == node).chain(self.segments())
     }
 
-    /// Returns the nodes of a unit.
+    /// Returns the nodes of a unit: those of the segment, or the single node.
     pub(super) fn nodes(&self, unit: u32) -> SmallVec<[u32; 1]> {
         match unit.checked_sub(self.nodes).and_then(|number| self.segments.get(number as usize)) {
             Some(nodes) => SmallVec::from_slice(nodes),
@@ -57,7 +57,7 @@ impl Units {
         }
     }
 
-    /// Returns the numbers of the segments among the units.
+    /// Returns the unit numbers of the segments.
     pub(super) fn segments(&self) -> Range<u32> {
         self.nodes..self.nodes + self.segments.len() as u32
     }
@@ -68,7 +68,7 @@ impl Units {
     }
 }
 
-/// Returns the segments of a partition, selected by the rows of its kernels.
+/// Returns the segments of a partition, each as a list of node numbers, selected by the capture classes of the kernels.
 pub(super) fn find(
     plan: &Plan,
     graph: &Graph,
@@ -85,7 +85,7 @@ pub(super) fn find(
     let (mut properties, mut waits) = (Vec::with_capacity(graph.len()), Vec::with_capacity(graph.len()));
     for (id, node) in graph.nodes() {
         properties.push(node_properties(plan, id, node, &memories, &availabilities, device)?);
-        // The value of a NextIteration was computed in the previous iteration.
+        // A consumer of a NextIteration does not wait for it, because its value was computed in the previous iteration.
         let before = topology.producers(id).iter().map(|edge| edge.node);
         let before = before.filter(|&node| graph.node(node).op.role() != Role::NextIteration);
         waits.push(before.map(|node| node.index() as u32).collect::<SmallVec<[u32; 4]>>());
@@ -138,7 +138,7 @@ fn node_properties(
             None if availabilities.by_node[from as usize].at == AvailableAt::AtStart
                 && required == RequiredMemory::Device => {}
             None => {
-                // The values of control-flow ops that may be in either memory usually are in the required one.
+                // The value of a control-flow op that may be in either memory is usually in the required one.
                 let memory = memories[from as usize].get(output as usize);
                 needs_transfer |=
                     memory.is_none_or(|memory| *memory != required && *memory != RequiredMemory::Any);
@@ -165,7 +165,7 @@ fn node_properties(
     })
 }
 
-/// Returns a segment, and for each of its outputs the slots that it feeds.
+/// Returns a segment, and for each output of the segment the slots that the output feeds.
 pub(super) fn segment(
     plan: &Plan,
     units: &Units,
@@ -190,7 +190,8 @@ pub(super) fn segment(
     Ok((Segment { kernels, inputs, outputs: outputs.len(), repeater }, outputs))
 }
 
-/// Returns the inputs of a segment: each value from outside once for each memory in which it is required.
+/// Returns the inputs of a segment. A value from outside the segment is one input for each memory in which kernels
+/// require it.
 fn inputs(plan: &Plan, units: &Units, unit: u32, device: &Arc<Device>) -> Result<Vec<SegmentInput>> {
     let mut inputs: Vec<SegmentInput> = Vec::new();
     let mut numbers = FxHashMap::default();

@@ -12,18 +12,21 @@ use smallvec::SmallVec;
 /// The properties of a node that decide whether it joins a segment, and which.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NodeProperties {
-    /// True if the kernel may be captured, and each input is in the required memory or comes from outside.
+    /// True if the kernel may be in a segment, given its capture class, the memories of its inputs, and the branch that
+    /// it is in.
     pub(super) may_join: bool,
     /// The extent to which the kernel may be captured.
     pub(super) capture: CaptureClass,
-    /// True if an input is in another memory, so that the node waits for a transfer.
+    /// True if the node waits for more than its producers: for the transfer of an input to another memory, a received
+    /// value, an asynchronous kernel, or an iteration of a loop.
     pub(super) needs_transfer: bool,
     /// True if the node runs even if its producers are dead.
     pub(super) runs_if_dead: bool,
     /// True if the node receives a value that does not wait for kernels of this partition, except those that the node
     /// itself waits for.
     pub(super) is_received: bool,
-    /// The first node of the group that ends, and is dead, together with this one; it represents the group.
+    /// The first node of the group of nodes that end, and are dead, together with this node; its number identifies the
+    /// group.
     pub(super) group: u32,
     /// True if waiting for the node means waiting for the producers of its whole group.
     pub(super) is_loop_boundary: bool,
@@ -36,7 +39,7 @@ pub(super) struct NodeProperties {
 /// The minimum number of kernels that enqueue work in a segment: capturing fewer is not worth it.
 const MIN_KERNELS: usize = 4;
 
-/// The maximum number of different sets of awaited nodes. A partition with more has no segments.
+/// The maximum number of different sets of nodes in a [`SetTable`]. A partition that needs more has no segments.
 const MAX_SETS: usize = 1024;
 
 /// Returns the segments, each in an order in which its nodes may run. Nodes that update variables, and those that wait
@@ -44,8 +47,8 @@ const MAX_SETS: usize = 1024;
 /// that wait for them, come last, because updating nodes may hold such values. The segments of one frame are adjacent,
 /// in the order of frames.
 ///
-/// `order` has every node after those in its `waits`. Where `implied` maps a node to another, a wait for both is the
-/// same as a wait for the other alone.
+/// In `order`, every node follows the nodes in its `waits`. If `implied` maps node `a` to node `b`, a wait for both is
+/// the same as a wait for `b` alone.
 pub(super) fn find(
     order: &[u32],
     waits: &[SmallVec<[u32; 4]>],
@@ -80,10 +83,10 @@ pub(super) fn find(
     segments
 }
 
-/// The place of a node relative to the segments.
+/// The time at which a node runs, relative to the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placement {
-    /// In a segment, or by itself if the segment would be too small.
+    /// Within a segment, or by itself if the segment would be too small.
     InSegment,
     /// Before all segments with kernels that wait for the same nodes; the node waits for no segment.
     BeforeSegments,
@@ -91,9 +94,10 @@ enum Placement {
     BetweenSegments,
 }
 
-/// Returns the place of each node. A node that could join a segment but enqueues no work runs ahead if a node that runs
-/// ahead waits for it. An example are random numbers of a shape that is known before a step's kernels run: they do not
-/// split the segment.
+/// Returns the placement of each node. A node that could join a segment but enqueues no work runs before the segments
+/// if a node that runs before the segments waits for it. For example, an op of random numbers whose shape is known
+/// before a step's kernels run does not split a segment, because the ops that compute the shape run before the segments
+/// too.
 fn placements(order: &[u32], waits: &[SmallVec<[u32; 4]>], properties: &[NodeProperties]) -> Vec<Placement> {
     let mut placements = vec![Placement::BetweenSegments; properties.len()];
     let mut may_run_ahead = vec![false; properties.len()];
@@ -165,7 +169,7 @@ fn keys(
     Some(keys)
 }
 
-/// A table of sets of nodes, each with a number. Equal sets have equal numbers.
+/// A table of sets of nodes. Each set has a number, and equal sets have equal numbers.
 struct SetTable {
     sets: Vec<SmallVec<[u32; 8]>>,
     numbers: FxHashMap<SmallVec<[u32; 8]>, u32>,
@@ -394,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_die_with_different_receives_are_separate() {
+    fn kernels_that_depend_on_different_receives_are_in_different_segments() {
         check(
             "
             x(recv):

@@ -26,7 +26,8 @@ pub(super) struct StartFacts {
     pub(super) is_light: bool,
     /// True if a step starts with a few receives and nothing else.
     pub(super) starts_with_receives: bool,
-    /// True if the caller is a compute thread, on whose stack kernels may be waiting. No step starts above them.
+    /// True if the caller is a compute thread. Such a thread starts no step itself, because kernels may be waiting on
+    /// its stack.
     pub(super) is_compute_thread: bool,
     /// True if the calling thread accepts inline tasks.
     pub(super) runs_inline_tasks: bool,

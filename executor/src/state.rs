@@ -6,10 +6,10 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The values on data edges, by edge.
+/// The values of a partition's data edges, indexed by slot.
 ///
-/// Slots have no locks. A slot is written by its producer before that decrements the consumer's count. It then belongs
-/// to the consumer, which runs on the one thread that saw the count reach zero.
+/// Slots have no locks. The producer of a slot's value writes the slot before it decrements the consumer's pending
+/// count. The slot then belongs to the consumer, which runs on the one thread that saw the count reach zero.
 pub(super) struct Slots(Box<[Slot]>);
 
 #[repr(transparent)]
@@ -25,7 +25,8 @@ impl Slots {
         Slots(std::iter::repeat_with(Slot::default).take(count).collect())
     }
 
-    /// Fills an empty slot with a copy of `output`, or moves `output` there if this `is_last` of its edges.
+    /// Fills an empty slot with a copy of `output`, or moves `output` there if `is_last`, which is true for the
+    /// output's last edge.
     ///
     /// # Safety
     /// The caller runs the slot's producer, which has not decremented the consumer's count yet.
@@ -78,7 +79,7 @@ pub(super) struct RunState {
 }
 
 impl RunState {
-    /// The count of a node that waits for nothing more and does not run, because an input is dead.
+    /// The pending count of a node that waits for nothing more and does not run, because an input is dead.
     pub(super) const DEAD: u32 = 1 << 31;
 
     pub(super) fn new(plan: &Plan) -> RunState {
@@ -88,7 +89,7 @@ impl RunState {
         }
     }
 
-    /// Sets the counts for another run. No thread may be using the state.
+    /// Sets the pending counts to their values at the start of a run. No thread may be using the state.
     pub(super) fn reset(&self, plan: &Plan) {
         for (pending, &count) in self.pending.iter().zip(&plan.pending) {
             pending.store(count, Ordering::Relaxed);
@@ -115,7 +116,7 @@ impl RunState {
     }
 }
 
-/// Drops all values. Usually there are none, because the consumers took them.
+/// Drops the values left in a node's inputs or outputs. Usually there are none, because the consumers took them.
 #[inline]
 pub(super) fn discard_all(values: &mut [Value]) {
     values.iter_mut().for_each(Value::discard);

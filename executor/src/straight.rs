@@ -1,4 +1,4 @@
-//! Runs of partitions without control flow: each node runs once, and its state has the node's number.
+//! Runs of partitions without control flow: each node runs once, so the node's number identifies its state.
 
 use super::action::Action;
 use super::flow::Flow;
@@ -46,7 +46,7 @@ impl Flow for StraightFlow {
 
     #[inline]
     unsafe fn inputs<'a>(&'a self, _: &'a u32, slots: Range<usize>) -> &'a mut [Value] {
-        // SAFETY: the callee has the contract of this function.
+        // SAFETY: the conditions of the callee are those of this function, which the caller fulfils.
         unsafe { self.0.slots.inputs(slots) }
     }
 

@@ -44,7 +44,7 @@ const MAX_TRACED: usize = 1 << 20;
 
 /// Collects the trace of a step.
 pub(super) struct Recorder {
-    /// The time of the start by the monotonic clock; `epoch_nanos` is the same by the system clock.
+    /// The start of the trace by the monotonic clock; `epoch_nanos` is the same moment by the system clock.
     instant: Instant,
     epoch_nanos: u64,
     scheduled: Box<[AtomicU64]>,

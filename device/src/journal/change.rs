@@ -6,10 +6,10 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// A change of a resource, or of a container.
+/// A change of one resource of a store, or the removal of all resources of a container.
 #[derive(Debug)]
 pub struct Change {
-    /// The number of the store, which is that of its device.
+    /// The number of the changed store in the journal, which is the number of the store's device in its task.
     pub store: u32,
     pub container: Arc<str>,
     pub what: ChangeKind,
@@ -26,9 +26,10 @@ pub enum ChangeKind {
     Cleared,
 }
 
-/// The state, or a part of it, of a resource, from which another store creates or updates its replica.
+/// The whole or partial state of a resource, from which another store creates or updates its replica of the resource.
 pub trait ReplicaState: Any + Send + Sync + fmt::Debug {
-    /// Sets the replica to this state, and creates it if it is missing. `kind` is the name of the resource's kind.
+    /// Sets the replica `name` in `store` to this state, and creates the replica if it is missing. `kind` is the name
+    /// of the resource's type.
     ///
     /// # Errors
     /// `Internal` if an earlier change was not applied to the store.
@@ -36,7 +37,7 @@ pub trait ReplicaState: Any + Send + Sync + fmt::Debug {
 }
 
 impl Change {
-    /// Applies the change to another store.
+    /// Applies the change to `store`, which has the replicas.
     ///
     /// # Errors
     /// `Internal` if an earlier change was not applied to the store.
@@ -45,7 +46,8 @@ impl Change {
         match self.what {
             ChangeKind::Cleared => store.clear(container),
             ChangeKind::Removed { kind, name } => {
-                // A resource that was created and removed between two collections was never replicated.
+                // The replica may be missing: a resource that was created and removed between two collections was never
+                // replicated.
                 let _was_there = store.remove_kind(container, &kind, &name);
             }
             ChangeKind::State { kind, name, state } => {

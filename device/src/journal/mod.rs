@@ -20,8 +20,8 @@ use std::sync::{Arc, Weak};
 
 /// A resource whose state another process can replicate.
 pub trait Replicated: Send + Sync + fmt::Debug {
-    /// Makes the resource note every change with `record`, and wait for a collection under way before it changes.
-    /// Called once.
+    /// Makes the resource note each of its changes in `record`, after waiting for a collection of the journal that is
+    /// under way. Called once.
     fn attach(&self, record: Record);
 
     /// Returns the part of the resource's state that `extent` describes.
@@ -44,7 +44,7 @@ pub enum Replica {
 pub enum Extent {
     #[default]
     Nothing,
-    /// Slices of `length` elements each, by number.
+    /// The slices with these numbers, of `length` elements each.
     Slices {
         length: usize,
         numbers: BTreeSet<usize>,
@@ -64,10 +64,11 @@ pub struct Journal {
     entries: Mutex<FxHashMap<Key, Arc<Entry>>>,
 }
 
-/// Store number, container, kind and name.
+/// The key of a resource: the number of the store, the container, the kind and the name.
 type Key = (u32, Arc<str>, &'static str, Arc<str>);
 
-/// A noted change, in order of first occurrence.
+/// A note in the journal. Several changes of one resource between two collections make one note, at the time of the
+/// first.
 enum Note {
     Changed(Arc<Entry>),
     Removal(Box<Change>),
@@ -82,7 +83,7 @@ struct Entry {
     is_gone: AtomicBool,
 }
 
-/// The access of a resource to its journal.
+/// A resource's access to the journal that notes the resource's changes.
 pub struct Record {
     journal: Arc<Journal>,
     entry: Arc<Entry>,
@@ -146,7 +147,8 @@ impl Journal {
         }
     }
 
-    /// Returns the whole state of the stores, and starts to note changes for [`Journal::take`].
+    /// Returns changes that create the whole state of the stores in a replica, and starts to note changes for
+    /// [`Journal::take`].
     pub fn everything(&self) -> Vec<Change> {
         let _collection_guard = self.collection_lock.write();
         self.is_recording.store(true, Ordering::Release);
@@ -178,8 +180,8 @@ impl Journal {
         self.has_changed.store(true, Ordering::Release);
     }
 
-    /// Returns whether any resource of the stores has ever changed. Before that there is nothing to lose: no resource
-    /// has a value yet.
+    /// Returns whether any resource of the stores has ever changed. Before the first change, no resource has a value
+    /// that could be lost.
     pub fn has_changed(&self) -> bool {
         self.has_changed.load(Ordering::Acquire)
     }
@@ -189,7 +191,7 @@ impl Journal {
         !self.notes.lock().is_empty()
     }
 
-    /// Stops noting changes and discards those noted.
+    /// Stops noting changes and discards all notes.
     pub fn stop(&self) {
         let _collection_guard = self.collection_lock.write();
         self.is_recording.store(false, Ordering::Release);
@@ -202,7 +204,8 @@ impl Journal {
 }
 
 impl Entry {
-    /// Returns the change of this extent; `None` if the resource has been removed or dropped.
+    /// Returns a change with the part of the resource's state that `extent` describes; `None` if the resource has been
+    /// removed or dropped.
     fn change(&self, extent: &Extent) -> Option<Change> {
         if self.is_gone.load(Ordering::Acquire) {
             return None;
@@ -227,7 +230,8 @@ impl Record {
         self.note(|extent| *extent = Extent::Whole);
     }
 
-    /// Notes that these slices change, of `length` elements each; `total` is the number of elements of the resource.
+    /// Notes that the slices with these numbers change. Each slice has `length` elements, the resource has `total`
+    /// elements.
     pub fn note_slice_changes(&self, slices: impl Iterator<Item = usize>, length: usize, total: usize) {
         let mut slices = slices.peekable();
         if slices.peek().is_none() {

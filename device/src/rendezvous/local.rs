@@ -13,7 +13,7 @@ use std::sync::Arc;
 const SHARDS: usize = 8;
 
 /// A table by key of sent values that have not been received, or of receivers whose value has not been sent. Several
-/// values or receivers may wait under one key; they are paired in order.
+/// values or receivers may wait under one key; they are paired in the order of arrival.
 #[derive(Default)]
 pub struct LocalRendezvous {
     shards: [Mutex<FxHashMap<Arc<str>, Pending>>; SHARDS],
@@ -75,7 +75,7 @@ impl LocalRendezvous {
         Ok(())
     }
 
-    /// Removes and returns a value that has not been received; `None` if there is none.
+    /// Removes and returns the first value under `key` that has not been received; `None` if there is none.
     pub fn take(&self, key: &str) -> Option<Sent> {
         let mut table = self.shard(key).lock();
         let Some(Pending::Values(values)) = table.get_mut(key) else { return None };

@@ -29,7 +29,8 @@ impl Sent {
 /// A callback that receives the sent value, or the reason why it will never be sent. Called exactly once.
 pub type Receive = Box<dyn FnOnce(Result<Sent>) + Send>;
 
-/// The rendezvous of one step. Each value that is sent goes to one receiver, in order.
+/// The rendezvous of one step. Each value goes to one receiver of its key; values of one key are received in the order
+/// of sending.
 pub trait Rendezvous: Send + Sync + fmt::Debug {
     /// Sends a value, or the mark of a dead tensor, to the receiver of the key.
     ///
@@ -37,8 +38,8 @@ pub trait Rendezvous: Send + Sync + fmt::Debug {
     /// The reason if the step was aborted; errors of the transport.
     fn send(&self, key: &Arc<RendezvousKey>, sent: Sent) -> Result<()>;
 
-    /// Calls `receive` once the value has been sent or the step has failed; on the calling thread if either is so
-    /// already.
+    /// Calls `receive` once the value has been sent or the step has failed. If the value or the failure is already
+    /// there, `receive` is called on the calling thread.
     fn recv(&self, key: &Arc<RendezvousKey>, receive: Receive);
 
     /// Returns whether a device's tensor is to be sent in a buffer that the receiver's device, in another process, can

@@ -28,11 +28,11 @@ pub struct InPlaceSnapshot {
 /// The part of the value that has not been read. Locked after the variable.
 #[derive(Debug)]
 struct Unread {
-    /// The value itself, once it is independent of the variable.
+    /// The whole value, once the snapshot owns it instead of reading it from the variable.
     detached: Option<Tensor>,
     /// The offset of the next byte to read.
     next: usize,
-    /// Blocks from `next` on that have changed since the snapshot, as they were.
+    /// The old contents of the blocks from `next` on that have changed since the snapshot was taken.
     saved: SavedBlocks,
 }
 
@@ -88,12 +88,13 @@ impl InPlaceSnapshot {
         Ok(count)
     }
 
-    /// Keeps the whole value, because the variable is about to get another.
+    /// Makes the snapshot own `value`, because the variable is about to get another value.
     pub(super) fn detach(&self, value: &Tensor) {
         self.unread.lock().detached.get_or_insert_with(|| value.clone());
     }
 
-    /// Saves the blocks of these slices, of `size` bytes each, because they are about to change.
+    /// Saves the blocks that contain the slices with these numbers, of `size` bytes each, because the slices are about
+    /// to change.
     pub(super) fn save_slices(
         &self,
         value: &Tensor,
@@ -147,7 +148,7 @@ mod tests {
         vec![0; 100_001]
     }
 
-    /// Returns the elements of `bytes` and of the unread rest.
+    /// Reads the snapshot to its end and returns all its elements; `bytes` has the part that was read before.
     fn read_rest(snapshot: &InPlaceSnapshot, mut bytes: Vec<u8>) -> Result<Vec<f32>> {
         let mut piece = odd_sized_buffer();
         loop {
@@ -174,7 +175,7 @@ mod tests {
         change(&variable, &[0, 7, 7, ROWS - 1])?;
         let mut first = odd_sized_buffer();
         assert_eq!(snapshot.read(&mut first)?, first.len());
-        // Rows that have been read, have not been read, and have changed before.
+        // Row 1 has been read, row `ROWS / 2` has not, and row 7 has already changed.
         change(&variable, &[1, ROWS / 2, 7])?;
         assert_eq!(read_rest(&snapshot, first)?, before);
         assert_eq!(address(&variable)?, address_before);
@@ -191,7 +192,7 @@ mod tests {
         let (variable, before) = table()?;
         let snapshot = variable.snapshot_in_place()?;
         let (mut bytes, mut random) = (Vec::new(), 1u64);
-        // Sizes below and above those of rows, blocks and segments.
+        // Sizes of reads in bytes, below and above the sizes of rows, blocks and segments.
         for size in [40, 100, 1000, 70_000, 300_000].into_iter().cycle() {
             let rows: Vec<usize> = (0..200)
                 .map(|_| {
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn small_and_string_values_are_shared() -> Result<()> {
+    fn snapshots_share_small_and_string_values() -> Result<()> {
         for value in [Tensor::from(2f32), Tensor::from("text")] {
             let variable = Arc::new(Variable::new("v", value.dtype(), PartialShape::scalar()));
             assert!(variable.snapshot_in_place().is_err_and(|e| e.code() == graph::Code::FailedPrecondition));

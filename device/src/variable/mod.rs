@@ -36,14 +36,14 @@ pub struct Variable {
     host_value: Mutex<HostValue>,
     /// The value of a variable whose device has its own memory; `host_value` is then empty.
     device_value: Mutex<Option<DeviceTensor>>,
-    /// The journal record of a variable that has a replica.
+    /// The variable's record in a journal; empty if the variable has no replica.
     record: OnceLock<Record>,
 }
 
 #[derive(Debug, Default)]
 struct HostValue {
     value: Option<Tensor>,
-    /// Snapshots of the value that still read it from here.
+    /// The snapshots that still read the value from the variable.
     snapshots: SmallVec<[Weak<InPlaceSnapshot>; 1]>,
 }
 
@@ -135,8 +135,8 @@ impl Variable {
         Locked { guarded: self.host_value.lock(), record, collection_guard }
     }
 
-    /// Locks the value like [`Variable::lock`], without delaying a journal's collection, which the caller of
-    /// [`lock_all`] does once for all.
+    /// Locks the value like [`Variable::lock`], but without delaying a journal's collection, which [`lock_all`] does
+    /// once for all its variables.
     fn lock_without_collection_guard(&self) -> Locked<'_> {
         Locked { guarded: self.host_value.lock(), record: self.record.get(), collection_guard: None }
     }
@@ -177,7 +177,8 @@ impl Deref for Locked<'_> {
 }
 
 impl DerefMut for Locked<'_> {
-    /// Returns the value, all of which may change.
+    /// Returns the value for any change: the journal notes a change of the whole value, and snapshots keep the old
+    /// value.
     fn deref_mut(&mut self) -> &mut Option<Tensor> {
         if let Some(record) = self.record {
             record.note_change();
@@ -243,7 +244,7 @@ pub struct VariableInput {
 }
 
 impl VariableInput {
-    /// Creates the access to a node's input of this number.
+    /// Creates the access to input number `input` of a node.
     pub fn new(init: &KernelInit<'_>, input: usize) -> VariableInput {
         let is_ref = init.inputs.get(input).is_some_and(|port| port.is_ref);
         VariableInput { input, found: if is_ref { None } else { Some(HandleInput::default()) } }
@@ -280,11 +281,11 @@ impl VariableInput {
     }
 }
 
-/// Locks several variables in one global order, so that two kernels that need the same ones cannot deadlock. Each
+/// Locks several variables in one global order, so that two kernels that lock the same variables cannot deadlock. Each
 /// variable may appear once.
 pub fn lock_all<'a, const N: usize>(variables: [&'a Variable; N]) -> Result<[Locked<'a>; N]> {
-    // The variables have one journal. Its lock is taken first and once: a thread that waits for a collection must hold
-    // no variable's lock, and the changes are to be collected together.
+    // The variables have one journal. The journal's lock is taken first and once: a thread that waits for a collection
+    // must hold no variable's lock, and the changes are to be collected together.
     let collection_guard =
         variables.iter().find_map(|variable| variable.record.get()).map(Record::delay_collection);
     let mut locked = lock_each(variables, Variable::lock_without_collection_guard)?;

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-/// The sizes in bytes between which a block is: one row, except that several short rows form a block and a long row is
-/// divided into several.
+/// The limits of a block's size in bytes. Short rows form blocks of at most `MIN_BLOCK_LEN`, a row longer than
+/// `MAX_BLOCK_LEN` is divided into several blocks, and any other row is one block.
 const MIN_BLOCK_LEN: usize = 256;
 const MAX_BLOCK_LEN: usize = 64 << 10;
 
-/// The saved blocks that start within one segment of so many bytes of the value are stored together.
+/// The size in bytes of a segment of the value. Saved blocks that start in one segment are stored together.
 const SEGMENT_LEN: usize = 256 << 10;
 
 /// The division of a value into blocks.
@@ -15,7 +15,7 @@ const SEGMENT_LEN: usize = 256 << 10;
 pub(super) struct Blocks {
     /// The size of the value in bytes.
     pub(super) total: usize,
-    /// The size of each block in bytes; the last may have fewer.
+    /// The size of each block in bytes; the last block may be shorter.
     block_len: usize,
 }
 
@@ -44,7 +44,7 @@ impl Blocks {
 #[derive(Debug)]
 pub(super) struct SavedBlocks {
     blocks: Blocks,
-    /// A bit for each block, set once the block is saved; empty before the first.
+    /// A bit for each block, set once the block is saved; empty until the first block is saved.
     is_saved: Vec<u64>,
     segments: Vec<Segment>,
 }
@@ -52,7 +52,7 @@ pub(super) struct SavedBlocks {
 /// The saved blocks of one segment, in the order in which they were saved.
 #[derive(Clone, Debug, Default)]
 struct Segment {
-    /// Each block with the offset of its bytes in `bytes`.
+    /// The number of each saved block, and the offset of the block's contents in `bytes`.
     blocks: Vec<(usize, usize)>,
     bytes: Vec<u8>,
 }
@@ -82,7 +82,7 @@ impl SavedBlocks {
         }
     }
 
-    /// Copies the saved bytes of `range` into `out`, which contains those bytes of the value as it is.
+    /// Copies the saved bytes of `range` over `out`, which has the bytes of `range` in the current value.
     pub(super) fn restore(&self, range: &Range<usize>, out: &mut [u8]) {
         if self.segments.is_empty() || range.is_empty() {
             return;
@@ -99,8 +99,7 @@ impl SavedBlocks {
         }
     }
 
-    /// Drops the saved blocks of `range`. Nothing before its end is read again, and the blocks before its start were
-    /// dropped earlier.
+    /// Drops the saved blocks of `range`, whose bytes have been read. Earlier blocks were dropped before.
     pub(super) fn drop_range(&mut self, range: &Range<usize>) {
         let segment = |byte: usize| self.blocks.segment(byte / self.blocks.block_len);
         let is_at_end = range.end >= self.blocks.total;

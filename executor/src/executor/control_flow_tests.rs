@@ -40,8 +40,8 @@ impl Text {
         self
     }
 
-    /// Adds a loop `name` that counts from `from` up to `limit`. `body` computes `name/then` from `name/at` and
-    /// `name/one`.
+    /// Adds a loop `name` that counts from `from` up to `limit`. `body` has the nodes that compute the next count,
+    /// `name/then`, from the current count, `name/at`, and the constant 1, `name/one`.
     fn counting(mut self, name: &str, parallel: i32, from: &str, limit: &str, body: &str) -> Text {
         let attrs = format!("T=int32, frame_name=\"{name}\", parallel_iterations={parallel}");
         let _ = write!(
@@ -198,7 +198,8 @@ fn a_constant_that_is_alive_with_its_readers_does_not_run() -> Result<()> {
         ["with_yes", "with_also", "with_switch"].map(is_constant),
         [Some(true), Some(false), Some(true)]
     );
-    // Each would make its reader alive where neither constant is; a write waits for a read through the constant.
+    // If both `one_of_two` and `two_of_two` were replaced by their values, `three` would be alive even if `yes` is
+    // dead; `written` waits for `read` only through `after_read`.
     assert_eq!(["one_of_two", "two_of_two", "after_read"].map(is_constant), [Some(false); 3]);
     let names = ["sum", "alone", "other", "three", "read"];
     let yes = run(&executor, &[("x", 5.into()), ("pred", true.into())], &names)?;
@@ -242,7 +243,7 @@ fn constants_of_a_loop_body_are_alive_with_their_readers() -> Result<()> {
     let of_name = |name: &str| executor.plan.nodes.iter().find(|n| &*n.node.name == name);
     let is_constant = |name: &str| of_name(name).map(|n| matches!(n.action, Action::Constant));
     assert_eq!(["limit", "one", "two"].map(is_constant), [Some(true); 3]);
-    // The reader is alive in the last iteration, and the constant is not.
+    // In the last iteration, `seen`, which reads `last`, would be alive without `last`, but `last` is dead.
     assert_eq!(is_constant("last"), Some(false));
     for _ in 0..10 {
         assert_eq!(run(&executor, &[], &["exit"])?, ints(&[Some(18)]));
@@ -321,8 +322,8 @@ fn a_million_iterations_take_the_memory_of_a_few() -> Result<()> {
     Ok(())
 }
 
-/// Returns a partition that multiplies by counting: for each of `rows`, an inner loop counts `columns` further from the
-/// sum so far.
+/// Returns a partition that computes `rows * columns` by counting: in each of `rows` iterations, an inner loop adds 1
+/// to the sum `columns` times.
 fn nested(parallel: i32) -> Text {
     let body = "
         sum/enter_limit = AddV2[T=int32](loop/sum, columns/in)

@@ -284,7 +284,7 @@ fn references_are_dereferenced_at_value_ports() -> Result<()> {
 }
 
 #[test]
-fn a_client_receives_the_reference_itself() -> Result<()> {
+fn a_fetch_of_a_variable_sends_a_reference() -> Result<()> {
     let mut b = Bench::new();
     let v = b.add_with("v", compute("GivesRef", 0, 1), 7, &[], &[])?;
     let fetch = Node::new("fetch", send())
@@ -396,7 +396,8 @@ fn steps_run_side_by_side_and_expensive_nodes_spread_over_threads() -> Result<()
     run(&executor, &first)?;
     let expected = fetch(&first, "fetch")?;
     for round in 0..60 {
-        // Sets measured costs: small nodes, nodes to share in numbers, and nodes worth a thread each.
+        // Sets the measured costs of nodes, so that nodes run on one thread, are shared in groups, or are handed over
+        // one by one.
         for (i, cost) in executor.costs.iter().enumerate() {
             let known = [1, 10_000, u32::MAX, [1, 10_000, u32::MAX][i % 3]];
             cost.store(known[round % 4], Ordering::Relaxed);

@@ -11,7 +11,7 @@ use smallvec::smallvec;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Returns `main` of a library, ready to be called.
+/// Returns the function `main` of a library in textual form, with values for its attributes.
 fn function(library: &str, attrs: Attrs) -> Result<Arc<dyn Function>> {
     let library = Graph::from_text(library)?.library;
     let device: Arc<device::Device> = Arc::new(lone_device());
@@ -159,7 +159,7 @@ fn a_failed_call_names_the_inner_node_and_does_not_cancel_the_step() -> Result<(
     let failed = call_in(&step, &*main, vec![f32::NAN.into()]).map_err(|e| e.to_string());
     assert_eq!(failed, Err("bad : Tensor had NaN values\n\t [[{{node checked}}]]".to_owned()));
     assert!(!step.cancellation.is_cancelled());
-    // The function outlives the step.
+    // The failure of one step does not affect calls of the function in another step.
     assert_eq!(call_in(&self::step(), &*main, vec![1f32.into()])?, [1f32.into()]);
     step.cancellation.cancel(Error::new(Code::Cancelled, "enough"));
     let late = call_in(&step, &*main, vec![1f32.into()]);
@@ -235,7 +235,7 @@ fn branches_are_chosen_by_index_and_counting_loops_count() -> Result<()> {
 }
 
 #[test]
-fn waiting_for_a_call_is_for_threads_that_may_block() -> Result<()> {
+fn a_compute_thread_cannot_wait_for_a_call() -> Result<()> {
     let library = format!(
         "{SQUARE}\n%function main\n%arg x: float\n%output y: float\nsq = square[T=float](x)\n%return y = \"sq:y:0\"\n%end"
     );

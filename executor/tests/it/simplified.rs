@@ -86,7 +86,7 @@ impl Draw {
         self.node(op, &all, inputs)
     }
 
-    /// Adds a node, or a few that belong together.
+    /// Adds a random node, or a few nodes that belong together, with an existing output as input.
     fn grow(&mut self) -> Result<()> {
         let (x, dims) =
             self.floats.choose(&mut self.rng).cloned().ok_or_else(|| Error::internal("no source"))?;
@@ -236,7 +236,7 @@ impl Draw {
             }
             18.. => {
                 let (other, sizes) = self.resized(x, &dims)?;
-                // The tensors may seem to have one shape if one of the two can be broadcast to the other.
+                // The gradients of a sum require that one of the two tensors can be broadcast to the other.
                 if self.rng.random() && is_smaller(&sizes, &dims) {
                     self.gradient(x, &dims, (other, sizes.clone()))?;
                 } else if self.rng.random() && is_smaller(&dims, &sizes) {
@@ -250,7 +250,8 @@ impl Draw {
         Ok(())
     }
 
-    /// Returns a tensor, derived from `x`, that has some of its sizes.
+    /// Returns a tensor that is computed from `x`, whose sizes are `dims`, and the sizes of the returned tensor, which
+    /// usually differ.
     fn resized(&mut self, x: Output, dims: &[usize]) -> Result<(Output, Vec<usize>)> {
         let rank = dims.len();
         if rank == 0 {
@@ -318,7 +319,7 @@ impl Draw {
         })
     }
 
-    /// Returns a tensor that can be added to one of these sizes.
+    /// Returns a tensor that can be broadcast to the sizes `dims`, and its sizes.
     fn summand(&mut self, dims: &[usize]) -> Result<(Output, Vec<usize>)> {
         let smaller: Vec<_> = self.floats.iter().filter(|f| is_smaller(&f.1, dims)).cloned().collect();
         Ok(match self.rng.random_range(0..4) {
@@ -331,7 +332,8 @@ impl Draw {
         })
     }
 
-    /// Adds a sum with a smaller operand, and the gradients of both operands.
+    /// Adds the sum of `x` and a tensor `y` that can be broadcast to the sizes of `x`, and the gradients of both
+    /// operands.
     fn gradient(&mut self, x: Output, dims: &[usize], (y, row): (Output, Vec<usize>)) -> Result<()> {
         let operands = if self.rng.random() { [x, y] } else { [y, x] };
         let z = self.float("AddV2", &[], &operands)?;
@@ -350,7 +352,7 @@ impl Draw {
     }
 }
 
-/// Returns whether a tensor of the first sizes can be broadcast to the second.
+/// Returns whether a tensor of sizes `sizes` can be broadcast to the sizes `dims`.
 fn is_smaller(sizes: &[usize], dims: &[usize]) -> bool {
     let facing = dims.iter().rev().zip(sizes.iter().rev());
     sizes.len() <= dims.len() && { facing }.all(|(own, other)| own == other || *other == 1)
@@ -430,7 +432,7 @@ fn awaited(graph: &Graph) -> Result<Vec<BTreeSet<String>>> {
 }
 
 #[test]
-fn random_graphs_give_the_same_bits() -> Result<()> {
+fn simplified_random_graphs_compute_the_same_bits() -> Result<()> {
     let (mut before, mut after) = (0, 0);
     for seed in 0..1500 {
         let (graph, fed) = draw(seed)?;

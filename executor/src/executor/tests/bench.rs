@@ -186,8 +186,8 @@ fn table() -> &'static KernelTable {
     TABLE.get_or_init(|| KernelTable::new("CPU", &[KERNELS], |_| false))
 }
 
-/// The processor of a device with the kernels above. If it has its own memory, it logs each transfer and ends it on
-/// another thread.
+/// The processor of the device that has the kernels in [`KERNELS`]. If it has its own memory, it logs each transfer and
+/// ends it on another thread.
 #[derive(Debug)]
 pub(super) struct TestProcessor {
     log: OnceLock<Arc<Log>>,
