@@ -1,5 +1,5 @@
-//! A client's connection: one task reads the socket and begins calls; the thread that has an answer writes it
-//! at once, as far as the socket accepts it.
+//! A client's connection: one asynchronous task reads the socket and begins calls; the thread that completes
+//! an answer writes it at once, as far as the socket accepts it.
 
 use crate::call::{Answer, Call, Incoming};
 use crate::frame::Reason;
@@ -23,16 +23,16 @@ use tokio_util::sync::CancellationToken;
 
 /// Size of the read buffer, bytes.
 const READ_BUFFER: usize = 128 << 10;
-/// Bytes that wait to be written above which the connection reads no more requests, because the client does
-/// not read its answers.
+/// Number of bytes waiting to be written above which the connection reads no more requests, because the
+/// client does not read its answers.
 const MAX_UNWRITTEN: usize = 4 << 20;
-/// Idle time after which the client gets a PING. Other gRPC implementations tolerate at most one PING in five
-/// minutes; the operating system finds a dead host sooner.
+/// Time without received bytes after which the client gets a PING. Other gRPC implementations tolerate at
+/// most one PING in five minutes; the operating system detects a dead host sooner.
 const PING_AFTER: Duration = Duration::from_secs(330);
-/// Time in which a client must answer a PING, or read some of its answers.
+/// Time within which a client must answer a PING, or read some of the bytes waiting to be written.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One client's socket and its protocol state.
+/// One client's socket, and the state of the protocol on it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) state: Mutex<ConnectionState>,
@@ -54,7 +54,7 @@ pub(crate) async fn serve(socket: TcpStream, services: Arc<Services>, stop: Canc
     drop(abort_calls);
 }
 
-/// Aborts the calls of a connection when its task ends, also by a panic.
+/// A guard whose drop aborts the calls of a connection, when the task that reads it ends or panics.
 struct AbortCallsOnDrop(Arc<Connection>);
 
 impl Drop for AbortCallsOnDrop {
@@ -145,8 +145,8 @@ impl Connection {
             call.abort();
         }
         if result.is_ok() {
-            // All calls of this read except the last begin on threads of the runtime, so that they run in
-            // parallel.
+            // If the bytes contain several calls, all except the last begin on other threads of the runtime,
+            // so that they run in parallel.
             let last = events.begun.pop();
             for (stream, fields) in events.begun {
                 self.begin(stream, fields, services, false);
@@ -155,13 +155,13 @@ impl Connection {
                 self.begin(stream, fields, services, true);
             }
         }
-        // Writes frames that the calls did not flush themselves, such as acknowledgements; their answers have
-        // left already.
+        // Writes the frames that no call has flushed, such as acknowledgements of settings.
         self.flush();
         result.map_err(|violation| io::Error::new(io::ErrorKind::InvalidData, violation.message))
     }
 
-    /// Begins a call: on this thread up to its first wait, or on a thread of the runtime.
+    /// Begins a call: on this thread up to its first wait if `begins_here`, or on another thread of the
+    /// runtime.
     fn begin(self: &Arc<Self>, stream: u32, fields: Vec<Field>, services: &Arc<Services>, begins_here: bool) {
         let whole = self.state.lock().take_whole_request(stream);
         let call = Call::new(fields, Incoming::new(self.clone(), stream, whole));
@@ -188,7 +188,7 @@ impl Connection {
         self.state.lock().set_work(stream, work);
     }
 
-    /// Writes pending frames as far as the socket accepts them; a spawned task writes the rest.
+    /// Writes pending frames as far as the socket accepts them; a spawned task writes the remaining ones.
     pub(crate) fn flush(self: &Arc<Self>) {
         let mut state = self.state.lock();
         if !state.is_write_blocked && !self.write_out(&mut state) {
@@ -207,7 +207,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the socket is writable and writes, until all pending frames are written.
+    /// Writes the pending frames whenever the socket is writable, until all are written.
     async fn flush_when_writable(self: &Arc<Self>) {
         loop {
             let waited = self.write.writable().await;
@@ -215,7 +215,8 @@ impl Connection {
             if waited.is_err() || self.write_out(&mut state) {
                 state.is_write_blocked = false;
                 drop(state);
-                // Other threads that saw `is_write_blocked` left their frames and wakers to this task.
+                // This also writes the frames and wakes the wakers that other threads added while
+                // `is_write_blocked` was set.
                 return if waited.is_ok() { self.flush() } else { self.shut_down() };
             }
             let wakers = std::mem::take(&mut state.wakers);
@@ -226,7 +227,7 @@ impl Connection {
         }
     }
 
-    /// Writes pending frames. Returns false if the socket accepts no more at present.
+    /// Writes pending frames without blocking. Returns false if the socket accepts no more bytes at present.
     fn write_out(&self, state: &mut ConnectionState) -> bool {
         loop {
             state.fill_outbox();

@@ -6,7 +6,7 @@ pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Length of a frame header, bytes.
 pub(crate) const HEADER_LEN: usize = 9;
 
-/// Frame types.
+/// Numbers of the HTTP/2 frame types.
 pub(crate) mod kind {
     pub(crate) const DATA: u8 = 0;
     pub(crate) const HEADERS: u8 = 1;
@@ -26,7 +26,7 @@ pub(crate) const END_HEADERS: u8 = 0x4;
 pub(crate) const PADDED: u8 = 0x8;
 pub(crate) const WITH_PRIORITY: u8 = 0x20;
 
-/// Identifiers of settings.
+/// Identifiers of the parameters in SETTINGS frames.
 pub(crate) mod setting {
     pub(crate) const HEADER_TABLE_SIZE: u16 = 1;
     pub(crate) const ENABLE_PUSH: u16 = 2;
@@ -83,7 +83,7 @@ impl FrameHeader {
             len: u32::from_be_bytes([0, a, b, c]) as usize,
             kind,
             flags,
-            // The first bit is reserved.
+            // The highest bit of the stream number is reserved and ignored.
             stream: u32::from_be_bytes(stream) & !(1 << 31),
         }
     }

@@ -1,5 +1,5 @@
-//! Futures that continue on the thread that completes their wait, if it [wakes inline](visit::wake_inline), and otherwise on a
-//! thread of the runtime. An inline wake saves a thread switch.
+//! Futures that continue on the thread that completes their wait if that thread [wakes
+//! inline](visit::wake_inline), which saves a thread switch, and otherwise on a thread of the runtime.
 
 use parking_lot::Mutex;
 use std::pin::Pin;
@@ -14,12 +14,12 @@ const IDLE: u8 = 0;
 const WOKEN: u8 = 1;
 /// A thread polls the task.
 const POLLED: u8 = 2;
-/// The task was woken while a thread polled it.
+/// The task was woken while a thread polled it, so that thread must poll it again.
 const POLLED_AGAIN: u8 = 3;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A future that the threads which wake it may run.
+/// A future that runs on the threads that wake it.
 pub struct InlineTask {
     work: Mutex<Option<Work>>,
     state: AtomicU8,
@@ -27,7 +27,8 @@ pub struct InlineTask {
 }
 
 impl InlineTask {
-    /// Polls the future on this thread; if it waits, it continues when it is woken.
+    /// Makes a task of a future and polls it on this thread until its first wait; it continues when it is
+    /// woken.
     pub fn begin(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) -> Arc<InlineTask> {
         let task = InlineTask::new(runtime, work);
         task.poll();
@@ -54,7 +55,7 @@ impl InlineTask {
         self.work.lock().is_none()
     }
 
-    /// Drops the future.
+    /// Drops the task's future, so that it does not continue.
     pub fn abort(&self) {
         let work = self.work.lock().take();
         drop(work);
@@ -65,7 +66,8 @@ impl InlineTask {
         self.runtime.spawn(async move { own.poll() });
     }
 
-    /// Polls the future until it waits. Only the thread that changed the state to [`WOKEN`] may call this.
+    /// Polls the future until it waits or ends. Only the thread that changed the state to [`WOKEN`] may call
+    /// this.
     fn poll(self: &Arc<Self>) {
         visit::answer(|| self.go_on());
     }
@@ -95,7 +97,8 @@ impl InlineTask {
 
 impl Wake for InlineTask {
     fn wake(self: Arc<Self>) {
-        // The state is written in any case, so that the next poll sees all writes before this wake.
+        // The state is written even if it does not change, so that the next poll sees all writes made before
+        // this wake.
         let woken = |state| match state {
             IDLE => Some(WOKEN),
             POLLED => Some(POLLED_AGAIN),
@@ -125,7 +128,8 @@ mod tests {
     use tokio::sync::oneshot;
     use visit::{defer, wake_inline};
 
-    /// A task that waits for a word, and says on which thread it got it.
+    /// Returns a task that waits for a message, the sender of the message, and the receiver of the id of the
+    /// thread on which the task continued.
     fn waiting() -> (oneshot::Sender<()>, Arc<InlineTask>, oneshot::Receiver<std::thread::ThreadId>) {
         let (give, word) = oneshot::channel();
         let (ended, end) = oneshot::channel();
@@ -138,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn who_ends_the_wait_goes_on_if_he_is_wake_inline() -> Result<(), Box<dyn std::error::Error>> {
+    async fn an_inline_wake_continues_on_the_waking_thread() -> Result<(), Box<dyn std::error::Error>> {
         for is_inline in [true, false] {
             let (give, task, end) = waiting();
             assert!(!task.has_ended());

@@ -6,19 +6,19 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Largest payload that is copied behind its frame header, bytes: below this, a copy costs less than another
-/// slice.
+/// Largest payload that is copied behind its frame header, bytes: copying fewer bytes costs less than writing
+/// another slice.
 const MAX_COPIED: usize = 4 << 10;
-/// Most slices of one write.
+/// Most slices that one vectored write has.
 const MAX_SLICES: usize = 128;
 
 /// A queue of bytes that wait to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     pieces: VecDeque<Bytes>,
-    /// Frames behind all `pieces`.
+    /// Encoded frames that are written after all `pieces`.
     tail: Vec<u8>,
-    /// Bytes already written of the first piece, or of the tail if there are no pieces.
+    /// Number of bytes that have been written of the first piece, or of the tail if there are no pieces.
     written: usize,
     len: usize,
 }
@@ -33,7 +33,7 @@ impl Outbox {
         self.len
     }
 
-    /// Appends the bytes that `put` writes.
+    /// Calls `put` to append encoded frames.
     pub(crate) fn put(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
         let before = self.tail.len();
         put(&mut self.tail);
@@ -72,7 +72,7 @@ impl Outbox {
         slices
     }
 
-    /// Removes `written` bytes from the front.
+    /// Removes the first `written` bytes of the queue, which have been written.
     pub(crate) fn advance(&mut self, written: usize) {
         self.len -= written.min(self.len);
         self.written += written;
@@ -83,7 +83,7 @@ impl Outbox {
             self.pieces.pop_front();
         }
         if self.is_empty() {
-            // The memory of the tail is reused for the next answers.
+            // The tail is emptied but keeps its memory for the next answers.
             self.tail.clear();
             self.written = 0;
         }

@@ -21,26 +21,27 @@ use tonic::server::NamedService;
 /// descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// Answers the calls of a service. Dropping the future cancels the call.
+/// A gRPC service, which answers calls. Dropping the future of an answer cancels the call.
 pub trait Service: Send + Sync + 'static {
     fn call(&self, call: Call) -> BoxFuture<'static, Answer>;
 }
 
-/// The services of a process, by name.
+/// The services that a server offers, by their protobuf names.
 #[derive(Default)]
 pub struct Services {
     all: Vec<(&'static str, Box<dyn Service>)>,
 }
 
 impl Services {
-    /// Adds a service under its protobuf name.
+    /// Adds a service under its protobuf name, such as `tensorflow.WorkerService`.
     #[must_use]
     pub fn with<S: Service + NamedService>(mut self, service: S) -> Services {
         self.all.push((S::NAME, Box::new(service)));
         self
     }
 
-    /// Dispatches a call to the service that its path names; unknown services answer `Unimplemented`.
+    /// Dispatches a call to the service that its path names; a call of an unknown service is answered with
+    /// `Unimplemented`.
     pub(crate) fn call(&self, call: Call) -> BoxFuture<'static, Answer> {
         let name = call.path().strip_prefix('/').and_then(|path| path.split_once('/')).map(|(name, _)| name);
         match self.all.iter().find(|(known, _)| Some(*known) == name) {
@@ -52,8 +53,8 @@ impl Services {
         }
     }
 
-    /// Serves all clients that connect until `stop` is ready, and then until the calls in progress are
-    /// answered. Dropping the future ends all connections at once.
+    /// Serves the clients on `incoming` until `stop` is ready, and then answers the calls in progress.
+    /// Dropping the future ends all connections at once.
     pub fn serve<'a>(
         self,
         incoming: impl Stream<Item = io::Result<TcpStream>> + Send + 'a,
@@ -62,8 +63,8 @@ impl Services {
         Box::pin(self.serve_until(Box::pin(incoming), Box::pin(stop)))
     }
 
-    /// Serves like [`Services::serve`]. The arguments are boxed, so that the server is compiled in this crate and not
-    /// again in each program.
+    /// Serves like [`Services::serve`], with boxed arguments, so that the server is compiled once in this
+    /// crate and not in each crate that uses it.
     async fn serve_until(
         self,
         mut incoming: BoxStream<'_, io::Result<TcpStream>>,

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Bytes of a message that must have arrived before memory for its announced length is reserved. A client
-/// that announces more than it sends thus cannot exhaust the memory.
+/// Number of bytes of a message that must have arrived before memory for its announced length is reserved, so
+/// that clients cannot exhaust the memory with announcements alone.
 const MIN_RECEIVED: usize = 1 << 20;
 /// Length of gRPC's message header, bytes: a compression flag and a 32-bit length.
 pub(crate) const PREFIX: usize = 5;
@@ -24,15 +24,16 @@ pub(crate) struct Stream {
 /// The part of a request that the service has not yet read.
 #[derive(Debug, Default)]
 pub(crate) struct RequestBuffer {
-    /// Bytes that have arrived and have not been read.
+    /// The bytes that have arrived and have not been read.
     pub(crate) buffered: Vec<u8>,
     pub(crate) has_ended: bool,
-    /// Set when the reader waits for the complete request.
+    /// Set when the service waits for the complete request.
     pub(crate) is_read_whole: bool,
     pub(crate) reader: Option<Waker>,
-    /// The flow-control window for requests: bytes that the client may still send.
+    /// The flow-control window of the stream for its request: number of bytes that the client may still send.
     pub(crate) window: u32,
-    /// Bytes that were read but not yet granted to the client again by a WINDOW_UPDATE.
+    /// Number of bytes that were read or discarded and not yet granted to the client again by a
+    /// WINDOW_UPDATE.
     pub(crate) released: u32,
 }
 
@@ -42,12 +43,12 @@ pub(crate) struct AnswerBuffer {
     pub(crate) pending: VecDeque<Bytes>,
     pub(crate) pending_len: usize,
     pub(crate) trailers: Option<Trailers>,
-    /// The client's flow-control window for the stream, bytes; negative after the client reduced its initial
-    /// window.
+    /// The flow-control window of the stream for its answer: number of bytes that the client still accepts;
+    /// may be negative after the client has reduced its initial window.
     pub(crate) window: i64,
     /// Set while the stream is in the connection's send queue.
     pub(crate) is_queued: bool,
-    /// The task that waits until fewer bytes are pending.
+    /// The waker of the task that streams the answer, while it waits until fewer bytes are pending.
     pub(crate) writer: Option<Waker>,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct AnswerBuffer {
 #[derive(Debug)]
 pub(crate) enum Trailers {
     Ok,
-    /// An encoded block.
+    /// A header block in encoded form.
     Block(Vec<u8>),
 }
 
@@ -97,7 +98,8 @@ impl RequestBuffer {
         true
     }
 
-    /// Returns the length that the first message's header announces, including that header.
+    /// Returns the length of the first message with its header, which the header announces, bytes; `None` if
+    /// the header is incomplete.
     fn announced_len(&self) -> Option<usize> {
         let [_, len @ ..] = *self.buffered.first_chunk::<PREFIX>()?;
         Some(PREFIX + u32::from_be_bytes(len) as usize)
@@ -112,7 +114,7 @@ impl AnswerBuffer {
         }
     }
 
-    /// Removes the next bytes, at most `most`.
+    /// Removes and returns the next pending bytes, at most `most`.
     pub(crate) fn take_up_to(&mut self, most: usize) -> Option<Bytes> {
         let front = self.pending.front_mut()?;
         let taken = if front.len() <= most { self.pending.pop_front()? } else { front.split_to(most) };
@@ -130,8 +132,8 @@ mod tests {
         let mut request = RequestBuffer::default();
         assert!(request.try_buffer(&[0, 0x7f, 0xff, 0xff, 0xff]));
         assert!(request.try_buffer(&[1; 1000]) && request.buffered.capacity() <= MIN_RECEIVED + 1000);
-        // Memory for the announced length is reserved once enough of it has arrived: then the buffer does not
-        // move again.
+        // Once [`MIN_RECEIVED`] bytes have arrived, memory for the announced length is reserved, and the
+        // buffer does not move again.
         let mut request = RequestBuffer::default();
         assert!(
             request.try_buffer(&[0, 0, 0x40, 0, 0])

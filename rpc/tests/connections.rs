@@ -1,4 +1,4 @@
-//! Tests of whole connections, with another implementation's client and with malformed input.
+//! Tests of whole connections, with the client of the `h2` crate and with malformed input.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::future::{BoxFuture, FutureExt};
@@ -26,12 +26,12 @@ use smallvec::SmallVec;
 
 type Test<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Longer than any of these tests takes unless it hangs.
+/// Time after which a test counts as hanging.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A service that returns the payload it receives, and has methods that wait or fail.
+/// A service with a method that returns the payload of the request, and methods that wait or fail.
 struct ParrotService {
-    /// Receives "begun" and "given up" for calls of `Wait`.
+    /// The sender of the events "begun" and "given up" of calls of the method `Wait`.
     events: mpsc::UnboundedSender<&'static str>,
 }
 
@@ -81,8 +81,8 @@ impl rpc::Service for ParrotService {
     }
 }
 
-/// A service of the kind that tonic generates, which streams in both directions: each part is sent back when
-/// it arrives.
+/// A tower service like those that tonic generates. Its one method sends each part of the request back as it
+/// arrives.
 #[derive(Clone)]
 struct EchoService;
 
@@ -153,7 +153,7 @@ impl Server {
         Ok(timeout(LONG, self.events.recv()).await?.ok_or("the server has gone")?)
     }
 
-    /// Connects a client with these settings.
+    /// Connects a client with the settings of `builder`.
     async fn client(&self, builder: &h2::client::Builder) -> Test<SendRequest<Bytes>> {
         let (client, connection) = builder.handshake(TcpStream::connect(self.address).await?).await?;
         tokio::spawn(connection);
@@ -174,7 +174,7 @@ async fn begin(
     Ok(ready.send_request(request, false)?)
 }
 
-/// Sends as the flow-control window allows.
+/// Sends `bytes` on a stream, as the flow-control window allows.
 async fn send(stream: &mut SendStream<Bytes>, mut bytes: Bytes, ends: bool) -> Test {
     while !bytes.is_empty() {
         stream.reserve_capacity(bytes.len().min(1 << 20));
@@ -208,7 +208,8 @@ async fn whole(response: ResponseFuture) -> Test<(Bytes, HeaderMap)> {
 
 async fn call(client: &mut SendRequest<Bytes>, method: &str, payload: &[u8]) -> Test<(Bytes, HeaderMap)> {
     let (response, mut stream) = begin(client, request(&format!("/test.Parrot/{method}"))?).await?;
-    // A call that is answered early refuses the rest of its request, so an error is no failure.
+    // The server resets the request's stream if it answers before the request has ended, so an error is no
+    // failure.
     let _ = send(&mut stream, message(payload), true).await;
     whole(response).await
 }
@@ -218,7 +219,7 @@ fn status(fields: &HeaderMap) -> (&str, &str) {
     (field("grpc-status"), field("grpc-message"))
 }
 
-/// Returns bytes in which a misplaced part is noticed.
+/// Returns bytes whose values depend on their positions, so that a comparison detects misplaced parts.
 fn pattern(len: usize) -> Bytes {
     (0..len).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect::<Vec<_>>().into()
 }
@@ -301,7 +302,7 @@ async fn failures_are_reported() -> Test {
     let (response, mut stream) = begin(&mut client, request("/test.Nobody/Say")?).await?;
     let _ = stream.send_data(Bytes::new(), true);
     assert_eq!(status(&whole(response).await?.1).0, "12");
-    // Requests that are not one whole message.
+    // Requests that are not one whole message fail with `Internal`.
     let short = message(b"abc").slice(..6);
     let twice = [message(b"abc"), message(b"abc")].concat();
     let compressed = [&[1][..], &message(b"abc")[1..]].concat();
@@ -310,7 +311,7 @@ async fn failures_are_reported() -> Test {
         stream.send_data(rubbish, true)?;
         assert_eq!(status(&whole(response).await?.1).0, "13");
     }
-    // Requests that are not gRPC calls.
+    // Requests that are not gRPC calls are refused with an HTTP status.
     for (method, kind, code) in [("GET", "application/grpc", 405), ("POST", "text/html", 415)] {
         let mut asked = request("/test.Parrot/Say")?;
         *asked.method_mut() = method.parse()?;
@@ -362,7 +363,7 @@ async fn calls_end_when_their_client_cancels_or_dies() -> Test {
     drop((response, stream));
     assert_eq!(server.next_event().await?, "given up");
     assert_serves(&mut client).await?;
-    // A client that dies.
+    // The call of a client whose connection ends is cancelled.
     let socket = TcpStream::connect(server.address).await?;
     let (mut client, connection) = h2::client::handshake(socket).await?;
     let connection = tokio::spawn(connection);
@@ -379,7 +380,8 @@ async fn a_client_that_does_not_read_delays_no_other() -> Test {
     let server = Server::start().await?;
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(1 << 30).initial_connection_window_size(1 << 30);
-    // The client's connection is driven until the request is sent, and not any further.
+    // The client's connection is polled long enough to send the request, and not any more, so the client
+    // reads no answer.
     let (client, mut connection) = builder.handshake(TcpStream::connect(server.address).await?).await?;
     let mut ready = client.ready().await?;
     let (_response, mut stream) = ready.send_request(request("/test.Parrot/Say")?, false)?;
@@ -409,7 +411,7 @@ async fn connections_that_are_not_http2_are_refused() -> Test {
         assert_eq!(answer[leave + 13..leave + 17], 1u32.to_be_bytes());
         assert_serves(&mut client).await?;
     }
-    // Part of a preface, and nothing more.
+    // A client that sends only a part of the preface delays no other client.
     let mut half = TcpStream::connect(server.address).await?;
     half.write_all(b"PRI * HTT").await?;
     assert_serves(&mut client).await

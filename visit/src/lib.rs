@@ -1,13 +1,14 @@
-//! Thread-local state of a thread that has read a message from a connection: which work it runs itself, and when it
-//! writes.
+//! Thread-local state of a thread that has read a message from a connection: which work the thread runs
+//! itself, and when it writes.
 //!
 //! # Why
 //!
-//! A small step is shorter than a thread switch. So the thread that reads a request or a tensor from a connection also
-//! runs the short work that follows from it, and sends all resulting messages in one write, before it reads on. The
-//! processing of one message is called a *visit*. Functions deep in the call stack must know that they run within a
-//! visit: a pool that would start another thread, a waker, a link that would write to a socket. A parameter cannot tell
-//! them, because futures, callbacks and kernels are in between. They ask this module.
+//! A small step is shorter than a thread switch. So the thread that reads a request or a tensor from a
+//! connection also runs the short work that follows from it, and sends all resulting messages in one write,
+//! before it reads on. The processing of one message is called a *visit*. Functions deep in the call stack
+//! must know that they run within a visit: a pool that would start another thread, a waker, a link that would
+//! write to a socket. A parameter cannot tell them, because futures, callbacks and kernels are in between.
+//! These functions ask this module.
 //!
 //! # The state of a visit
 //!
@@ -21,16 +22,17 @@
 //! | reply | [`with_reply`] | [`reply`]: the connection on which small values return to the process that caused them |
 //! | inline wake | [`wake_inline`] | [`take_inline_wake`]: a waker that may run its task on this thread |
 //! | inline tasks | [`with_inline_tasks`] | [`run_inline`], [`can_run_inline`], [`accepts_inline_tasks`]: a pool that may use this thread |
-//! | queue | [`run_queue`] | itself: a compute thread takes from its pool's queue once on its stack |
+//! | queue | [`run_queue`] | [`run_queue`]: a compute thread takes from its pool's queue once on its stack |
 //!
 //! [`serve`] is the visit of a reading thread: it combines answer, inline tasks and cork.
 //!
-//! # The order of the ends
+//! # The order at the end of a visit
 //!
-//! At the end of [`serve`] the corked connections write first, so that the other end can go on. Then the thread takes no more
-//! inline tasks. Then the deferred work runs, in its order: nobody waits for it. A scope within a scope of the same kind:
+//! At the end of [`serve`] the corked connections write first, so that the other end can go on. Then the
+//! thread takes no more inline tasks. Then the deferred work runs, in the order in which it was deferred,
+//! because no caller waits for it. A scope within a scope of the same kind:
 //!
-//! - [`answer`] belongs to the outer one, whose end runs the deferred work of both;
+//! - [`answer`] within [`answer`] has no end of its own: the end of the outer scope runs the deferred work of both;
 //! - [`cork`], [`with_reply`], [`with_inline_tasks`] and [`wake_inline`] hide the outer one, which is restored at the end.
 //!
 //! An inline task runs no other inline task, so that no kernel below on the stack is delayed: [`run_inline`] clears the
@@ -55,26 +57,26 @@ pub trait Flush: Send + Sync {
     fn flush_now(self: Arc<Self>);
 }
 
-/// One thread's visit.
+/// The thread-local state of a visit: the six parts in the table above.
 struct State {
-    /// The deferred work; `None` outside of [`answer`].
+    /// The work that [`defer`] has added; `None` outside of [`answer`].
     deferred: RefCell<Option<Vec<Work>>>,
-    /// The connections that write at the end of the innermost [`cork`]; `None` outside of one.
+    /// The connections that write at the end of the innermost [`cork`]; `None` outside of [`cork`].
     corked: RefCell<Option<Vec<Arc<dyn Flush>>>>,
-    /// The value that the innermost [`with_reply`] set; `None` outside of one.
+    /// The value that the innermost [`with_reply`] set; `None` outside of [`with_reply`].
     reply: RefCell<Option<Arc<dyn Any + Send + Sync>>>,
     wakes_inline: Cell<bool>,
     inline_tasks: Cell<InlineTasks>,
     runs_queue: Cell<bool>,
 }
 
-/// A thread's state with regard to inline tasks of a pool.
+/// The readiness of a thread to run inline tasks of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum InlineTasks {
-    /// The thread accepts none.
+    /// The thread accepts no inline tasks.
     #[default]
     No,
-    /// The thread accepts one.
+    /// The thread accepts inline tasks, and runs none at this moment.
     Allowed,
     /// The thread accepts inline tasks, and runs one at this moment.
     Busy,
@@ -93,7 +95,7 @@ thread_local! {
     };
 }
 
-/// Calls the function at the end of a scope, also after a panic.
+/// A guard whose drop calls the function, so that it is called at the end of a scope even after a panic.
 struct AtEnd<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for AtEnd<F> {
@@ -108,7 +110,7 @@ pub fn serve<T>(accepts: bool, work: impl FnOnce() -> T) -> T {
     answer(|| with_inline_tasks(accepts, || cork(work)))
 }
 
-/// Runs `work`, which may answer somebody, and then the work that was [deferred](defer) in it.
+/// Runs `work`, which may answer a message, and then the work that was [deferred](defer) within it.
 pub fn answer<T>(work: impl FnOnce() -> T) -> T {
     let is_outermost = STATE.with(|state| {
         let mut deferred = state.deferred.borrow_mut();
@@ -125,7 +127,7 @@ pub fn answer<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Runs `work`, which does not panic, at the end of the outermost [`answer`]; at once outside of one.
+/// Runs `work`, which must not panic, at the end of the outermost [`answer`]; at once outside of [`answer`].
 pub fn defer(work: impl FnOnce() + 'static) {
     let mut work = Some(work);
     STATE.with(|state| {
@@ -140,7 +142,7 @@ pub fn defer(work: impl FnOnce() + 'static) {
     }
 }
 
-/// Runs `work`; connections that would write meanwhile write once, at its end.
+/// Runs `work`; connections that would write within it write once, at its end.
 pub fn cork<T>(work: impl FnOnce() -> T) -> T {
     let mut outer = STATE.with(|state| state.corked.replace(Some(Vec::new())));
     let _end = AtEnd(move || {
@@ -150,7 +152,8 @@ pub fn cork<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Has the connection flushed at the end of the [`cork`]. Returns false outside of one: then the caller writes.
+/// Arranges that the end of the innermost [`cork`] flushes the connection. Returns false outside of [`cork`];
+/// the caller must flush the connection then.
 pub fn enqueue_if_corked<C: Flush + 'static>(connection: &Arc<C>) -> bool {
     STATE.with(|state| {
         let mut corked = state.corked.borrow_mut();
@@ -163,7 +166,7 @@ pub fn enqueue_if_corked<C: Flush + 'static>(connection: &Arc<C>) -> bool {
     })
 }
 
-/// Flushes the connections of the [`cork`] now, because long work may follow.
+/// Flushes the connections of the innermost [`cork`] at once, for callers that begin long work.
 pub fn release_cork() {
     let corked = STATE.with(|state| state.corked.borrow_mut().as_mut().map(std::mem::take));
     corked.into_iter().flatten().for_each(|connection| connection.flush_now());
@@ -178,25 +181,26 @@ pub fn with_reply<T>(reply: Arc<dyn Any + Send + Sync>, work: impl FnOnce() -> T
     work()
 }
 
-/// The reply of the innermost [`with_reply`], if it is of this type.
+/// Returns the reply of the innermost [`with_reply`]; `None` if its type is not `R`.
 pub fn reply<R: Any + Send + Sync>() -> Option<Arc<R>> {
     STATE.with(|state| state.reply.borrow().clone())?.downcast().ok()
 }
 
-/// Runs `end`, which completes the wait of a task; if that task is woken inline, it runs before this returns. The caller
-/// holds no locks.
+/// Runs `end`, which completes an asynchronous task's wait; if the task is woken inline, it runs on this
+/// thread before this returns. The caller must hold no locks.
 pub fn wake_inline<T>(end: impl FnOnce() -> T) -> T {
     let before = STATE.with(|state| state.wakes_inline.replace(true));
     let _end = AtEnd(move || STATE.with(|state| state.wakes_inline.set(before)));
     end()
 }
 
-/// Returns whether a waker may run its task on this thread, once in each [`wake_inline`].
+/// Returns whether a waker may run its task on this thread: true for the first call within each
+/// [`wake_inline`].
 pub fn take_inline_wake() -> bool {
     STATE.with(|state| state.wakes_inline.replace(false))
 }
 
-/// Runs `work`; meanwhile the thread runs [inline tasks](run_inline) of pools if `accepts`.
+/// Runs `work`; if `accepts`, the thread accepts [inline tasks](run_inline) of pools meanwhile.
 pub fn with_inline_tasks<T>(accepts: bool, work: impl FnOnce() -> T) -> T {
     let allowed = if accepts { InlineTasks::Allowed } else { InlineTasks::No };
     let before = STATE.with(|state| state.inline_tasks.replace(allowed));
@@ -204,7 +208,8 @@ pub fn with_inline_tasks<T>(accepts: bool, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Returns whether the thread accepts inline tasks, and so has other work to return to, such as reading a link.
+/// Returns whether the thread accepts inline tasks. Such a thread has other work to return to, for example
+/// reading a link.
 pub fn accepts_inline_tasks() -> bool {
     STATE.with(|state| state.inline_tasks.get()) != InlineTasks::No
 }
@@ -214,24 +219,24 @@ pub fn can_run_inline() -> bool {
     STATE.with(|state| state.inline_tasks.get()) == InlineTasks::Allowed
 }
 
-/// Runs work that ends sooner than another thread would begin it, on this thread if it accepts inline tasks and runs
-/// none already. A panic in the work ends the work alone.
+/// Runs short `work` on this thread if the thread accepts inline tasks and runs none already, because
+/// starting another thread would take longer than the work. A panic in the work ends only the work.
 ///
 /// # Errors
-/// The work, if it must run elsewhere.
+/// `work`, which has not run, if it must run on another thread.
 pub fn run_inline<W: FnOnce()>(work: W) -> Result<(), W> {
     if !can_run_inline() {
         return Err(work);
     }
     STATE.with(|state| state.inline_tasks.set(InlineTasks::Busy));
-    // The panic hook has reported a panic; the thread must go on.
+    // A panic of `work` was reported by the panic hook; it is caught so that the thread continues.
     let _ = catch_unwind(AssertUnwindSafe(work));
     STATE.with(|state| state.inline_tasks.set(InlineTasks::Allowed));
     Ok(())
 }
 
-/// Runs `work`, which takes from a pool's queue. Returns `None`, without running it, if this thread is within such work already:
-/// then there is a kernel below on its stack, which must not be delayed.
+/// Runs `work`, which takes from a pool's queue. Returns `None` without running `work` if [`run_queue`] is
+/// already on this thread's stack, because it would delay the kernel below it on the stack.
 pub fn run_queue<T>(work: impl FnOnce() -> T) -> Option<T> {
     if STATE.with(|state| state.runs_queue.replace(true)) {
         return None;

@@ -14,13 +14,13 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 use tokio::runtime::Runtime;
 
-/// The allocator of the binaries.
+/// The allocator that the project's binaries use too.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const SIZES: [usize; 3] = [4, 16_000_000, 100_000_000];
 
-/// A cluster and the step that is measured.
+/// A cluster of two tasks, and the step that is measured: the first task fetches a variable of the second.
 struct Pull {
     tasks: Vec<Task>,
     session: Session,
@@ -43,7 +43,8 @@ impl Pull {
              y = Identity[T=float](v) @\"/job:w/replica:0/task:1/device:CPU:0\"\n",
         ))?;
         let init = session.register(&graph, &["d", "x"], &[], &["init"]).await?;
-        // The value comes from a kernel of the worker, so that it is in memory that can be shared.
+        // A kernel of the worker makes the variable's value, so that its memory can be shared with the other
+        // process.
         let fed = [("d:0", Tensor::vector(&[len as i32])?), ("x:0", Tensor::scalar(1f32))];
         session.run(&init, 1, &fed, &[]).await?;
         let registered = session.register(&graph, &[], &["y"], &[]).await?;
@@ -82,7 +83,8 @@ fn transfers(criterion: &mut Criterion) {
     }
 }
 
-/// Measures `rounds` requests of one byte with an answer of `bytes`, between two threads.
+/// Returns the time of `rounds` requests of one byte, each answered by `bytes` bytes, between two threads
+/// over a TCP socket.
 fn socket(bytes: usize, rounds: u64) -> std::io::Result<std::time::Duration> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut client = TcpStream::connect(listener.local_addr()?)?;
@@ -92,7 +94,7 @@ fn socket(bytes: usize, rounds: u64) -> std::io::Result<std::time::Duration> {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let (value, mut asked) = (vec![1u8; bytes], [0]);
-            // The loop ends with the connection.
+            // The loop ends when the client closes the connection.
             while server.read_exact(&mut asked).and_then(|()| server.write_all(&value)).is_ok() {}
         });
         let mut place = vec![0u8; bytes];

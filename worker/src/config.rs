@@ -13,10 +13,10 @@ pub struct WorkerConfig {
     pub task: TaskName,
     /// The addresses of the other tasks.
     pub cluster: Cluster,
-    /// The address of this process if the task is replicated, that is served by one of two processes. A
+    /// The address of this process if the task is replicated: one of two processes serves the task then. A
     /// replicated task has only CPU devices, and only its variables, queues and accumulators are replicated.
     pub replica_address: Option<String>,
-    /// Number of devices `CPU:0`, `CPU:1` and so on, which share the process's threads and memory.
+    /// Number of CPU devices (`CPU:0`, `CPU:1` and so on), which share the process's threads and memory.
     pub cpu_devices: u32,
     /// The GPUs that become devices `GPU:0`, `GPU:1` and so on, and their options.
     pub gpus: GpuOptions,
@@ -34,11 +34,11 @@ pub struct WorkerConfig {
     pub start_deadline: Duration,
     /// Time for which the answer to a failed run waits for kernels that are still running.
     pub cancel_grace: Duration,
-    /// Time for which the values of an ended step are retained if no master cleans it up.
+    /// Time for which the state of an ended step is retained if no master cleans the step up.
     pub retention: Duration,
-    /// Makes the allocator return the calling thread's freed memory to the operating system. It is called
-    /// after the last graph was removed: on the compute threads, on one thread that registers graphs and on
-    /// one that serves.
+    /// Makes the allocator return the calling thread's freed memory to the operating system. The worker calls
+    /// it after the last graph was removed: on each compute thread, on one thread of the runtime's blocking
+    /// pool and on one thread of the runtime.
     pub trim_memory: fn(),
 }
 

@@ -7,7 +7,8 @@ use graph::{Code, DeviceAttributes, DeviceName, TaskName};
 use proto::Status;
 use std::sync::Arc;
 
-/// The devices of one process, under the names by which one session knows them.
+/// The devices of one process, named as one session names them: sessions may call the same task by different
+/// names.
 #[derive(Clone, Debug)]
 pub(crate) struct Devices(Arc<[Arc<Device>]>);
 
@@ -36,12 +37,12 @@ impl Devices {
         Ok(Devices((0..cpus.max(1)).map(cpu).chain(gpus).collect()))
     }
 
-    /// Returns a set of devices that exist already.
+    /// Makes the set of `devices`, which exist already.
     pub(crate) fn of(devices: Vec<Arc<Device>>) -> Devices {
         Devices(devices.into())
     }
 
-    /// Returns the same processors, renamed for `task` and with their own resources.
+    /// Returns new devices of `task` on these devices' processors, with empty resource stores of their own.
     pub(crate) fn isolated(&self, task: &TaskName) -> Devices {
         let isolated = |device: &Arc<Device>| {
             let DeviceName { device_type, id, .. } = device.name();
@@ -50,7 +51,7 @@ impl Devices {
         Devices(self.0.iter().map(isolated).collect())
     }
 
-    /// Returns the same devices, including their resources, renamed for `task`.
+    /// Returns these devices renamed for `task`; the renamed devices share the resources of the originals.
     pub(crate) fn renamed(&self, task: &TaskName) -> Devices {
         let renamed = |device: &Arc<Device>| {
             let DeviceName { device_type, id, .. } = device.name();

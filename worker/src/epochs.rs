@@ -1,5 +1,5 @@
-//! The epochs that this worker has seen: once a later epoch of a name has begun, sessions of its earlier ones
-//! have no effect.
+//! The epochs that sessions of this worker have begun. Once an epoch of a name has begun, sessions of that
+//! name's earlier epochs run no more steps.
 
 use crate::steps::StepState;
 use device::Error;
@@ -12,10 +12,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Most epoch names. A name belongs to a job, and must be remembered for as long as the worker runs.
+/// Most epoch names. Each name, which belongs to a job, must be remembered for as long as the worker runs.
 const MAX_NAMES: usize = 100_000;
 
-/// The highest epoch of each name.
+/// The number of the highest epoch of each epoch name, and its sessions.
 #[derive(Debug)]
 pub(crate) struct Epochs {
     task: TaskName,
@@ -33,12 +33,12 @@ impl Epochs {
         Epochs { task, by_name: Mutex::default() }
     }
 
-    /// Begins a session's membership in an epoch and ends all earlier epochs of the name: their running steps
-    /// are cancelled, and have ended when this returns.
+    /// Adds a session to an epoch and ends all earlier epochs of that name: their running steps are
+    /// cancelled, and have ended when this function returns.
     ///
     /// # Errors
-    /// `Aborted` naming both epochs if a later one has been seen, `Unavailable` if steps of an earlier one do
-    /// not end within `grace`, `ResourceExhausted` for too many names.
+    /// `Aborted` naming both epochs if a later epoch has begun, `Unavailable` if steps of an earlier epoch do
+    /// not end within `grace`, `ResourceExhausted` for too many epoch names.
     pub(crate) async fn begin(&self, epoch: &Epoch, grace: Duration) -> Result<Arc<SessionEpoch>, Status> {
         let session_epoch = Arc::new(SessionEpoch {
             epoch: epoch.clone(),
@@ -57,7 +57,7 @@ impl Epochs {
         Ok(session_epoch)
     }
 
-    /// Records the epoch. Returns the sessions of earlier epochs of the name.
+    /// Adds the session to its epoch. Returns the sessions of earlier epochs of the same name.
     fn register(&self, session_epoch: &Arc<SessionEpoch>) -> Result<Vec<Arc<SessionEpoch>>, Status> {
         let epoch = &session_epoch.epoch;
         let mut by_name = self.by_name.lock();
@@ -102,13 +102,13 @@ impl SessionEpoch {
     /// Checks that the epoch is current.
     ///
     /// # Errors
-    /// `Aborted` naming both epochs if a later one has been seen.
+    /// `Aborted` naming both epochs if a later epoch of the same name has begun.
     pub(crate) fn check(&self) -> Result<(), Status> {
         let over = self.state.lock().ended.clone();
         over.map_or(Ok(()), |error| Err(Status::new(error.code(), error.to_string())))
     }
 
-    /// Lets a step begin. The step counts as running until the returned guard is dropped.
+    /// Counts a step as running in this epoch until the returned guard is dropped.
     ///
     /// # Errors
     /// Those of [`SessionEpoch::check`].
@@ -122,7 +122,7 @@ impl SessionEpoch {
         Ok(EpochGuard { session_epoch: self.clone(), step: step.clone() })
     }
 
-    /// Refuses further steps and cancels the running ones.
+    /// Refuses further steps of this session and cancels its running steps.
     fn end(&self, later: &Epoch, task: &TaskName) {
         let reason = ended_error(&self.epoch, later, task);
         let steps = {
@@ -136,7 +136,7 @@ impl SessionEpoch {
     }
 }
 
-/// Keeps a step counted as running until dropped.
+/// A guard that counts a step as running in its session's epoch until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct EpochGuard {
     session_epoch: Arc<SessionEpoch>,

@@ -16,7 +16,7 @@ use tonic::body::Body;
 use tonic::transport::Channel;
 use tower_service::Service;
 
-/// The path of the method, by which the server recognizes it.
+/// The HTTP/2 path of the RecvTensor method.
 pub(crate) const RECV_TENSOR: &str = "/tensorflow.WorkerService/RecvTensor";
 
 /// Deadline of the acknowledgement of a reply.
@@ -47,8 +47,8 @@ pub(crate) async fn fetch(
     .await?
 }
 
-/// Tells the sender that a reply has arrived, if the sender retains it until then. Without this, the sender
-/// retains the reply until the step is cleaned up.
+/// Tells the sender that the reply to request `request_id` has arrived. Without this acknowledgement, a
+/// sender that retains the reply does so until the step is cleaned up.
 pub(crate) async fn acknowledge(peer: &Peer, request_id: i64) {
     let receipt = pb::MarkRecvFinishedRequest { request_id };
     let send = |channel| async move { WorkerServiceClient::new(channel).mark_recv_finished(receipt).await };
@@ -56,7 +56,7 @@ pub(crate) async fn acknowledge(peer: &Peer, request_id: i64) {
     let _ = peer.call("MarkRecvFinished", RetryPolicy::Never, deadline, send).await;
 }
 
-/// Returns a request with gRPC's message header in front.
+/// Returns the encoded request behind gRPC's message header of five bytes.
 fn frame(request: &pb::RecvTensorRequest) -> Bytes {
     let mut frame = BytesMut::with_capacity(PREFIX + request.encoded_len());
     frame.put_u8(0);
@@ -65,8 +65,8 @@ fn frame(request: &pb::RecvTensorRequest) -> Bytes {
     frame.freeze()
 }
 
-/// Performs the call. The outer error is the transport's or the sender's; the inner one means an unreadable
-/// reply.
+/// Performs one RecvTensor call. The outer error is the transport's or the sender's; the inner error means an
+/// unreadable reply.
 async fn exchange(
     mut channel: Channel,
     frame: Bytes,

@@ -1,4 +1,4 @@
-//! The GPUs of this machine, in a program that is built with CUDA; none in another.
+//! The GPUs of this machine; a program that is built without CUDA finds none.
 
 #[cfg(feature = "cuda")]
 pub use cuda::gpus::{devices, find_gpus, libraries};
@@ -15,7 +15,7 @@ pub(crate) fn kernel_table() -> Option<&'static KernelTable> {
     None
 }
 
-/// The same functions in a program without CUDA.
+/// Stand-ins for the functions of the `cuda` crate, in a program that is built without it.
 #[cfg(not(feature = "cuda"))]
 mod without_cuda {
     use device::Device;
@@ -24,7 +24,7 @@ mod without_cuda {
     use graph::{Code, TaskName};
     use std::sync::Arc;
 
-    /// No devices.
+    /// Returns no devices, because the program is built without CUDA.
     ///
     /// # Errors
     /// `Unavailable` if the options ask for GPUs.
@@ -32,7 +32,7 @@ mod without_cuda {
         find_gpus(&options.visible).map(|_| Vec::new())
     }
 
-    /// No descriptions.
+    /// Returns no descriptions of GPUs, because the program is built without CUDA.
     ///
     /// # Errors
     /// `Unavailable` if `visible` asks for GPUs.
@@ -43,7 +43,7 @@ mod without_cuda {
         }
     }
 
-    /// No reports.
+    /// Returns no reports about CUDA libraries, because the program is built without CUDA.
     pub fn libraries() -> Vec<LibraryReport> {
         Vec::new()
     }

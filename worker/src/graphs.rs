@@ -12,13 +12,13 @@ use proto::{Rewrite, Rewrites, Status, pb};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// A registered graph.
+/// A graph that a master has registered, compiled into one executor per device.
 #[derive(Debug)]
 pub(crate) struct RegisteredGraph {
     pub(crate) partitions: Vec<GraphPartition>,
     /// The routes to the tasks that the graph sends tensors to, each once.
     pub(crate) receivers: Arc<[Arc<Route>]>,
-    /// The same graph compiled for partial runs, once there has been one.
+    /// This graph compiled for partial runs; `None` until the first partial run.
     partial_run_graph: Mutex<Option<Arc<RegisteredGraph>>>,
 }
 
@@ -43,8 +43,8 @@ impl GraphPartition {
         Ok(GraphPartition { device, executor: Arc::new(executor.map_err(|e| crate::failure(&e))?), graph })
     }
 
-    /// Compiles the partition for partial runs, in which inputs may be fed after the run has begun. Only
-    /// partitions with feeds differ.
+    /// Compiles the partition for partial runs, in which inputs may be fed after the run has begun. A
+    /// partition without feeds keeps its executor.
     fn for_partial_run(&self, session: &Session, pool: &Arc<Pool>) -> Result<GraphPartition, Status> {
         let (device, mut graph) = (self.device.clone(), self.graph.clone());
         let fed = self.graph.nodes().filter_map(|(id, node)| Some((id, RecvOrigin::of(node)?)));
@@ -64,7 +64,7 @@ impl RegisteredGraph {
     /// device are applied first, as far as the session's options allow them.
     ///
     /// # Errors
-    /// For a node without such a name or without a kernel; the message names the node.
+    /// For a node without a full device name or without a kernel; the message names the node.
     pub(crate) fn compile(
         graph: &Graph,
         session: &Session,
@@ -96,7 +96,7 @@ impl RegisteredGraph {
         })
     }
 
-    /// Returns the graph compiled for partial runs; it is compiled when the first of them begins.
+    /// Returns the graph compiled for partial runs; the first call compiles it.
     ///
     /// # Errors
     /// Those of [`RegisteredGraph::compile`].
@@ -117,8 +117,8 @@ impl RegisteredGraph {
         Ok(compiled)
     }
 
-    /// Returns the graphs that run, one per device, for clients that request them
-    /// (`RunOptions.output_partition_graphs`).
+    /// Returns the graph of each device after all rewrites, for clients that request
+    /// `RunOptions.output_partition_graphs`.
     pub(crate) fn partition_graphs(&self) -> Result<Vec<pb::GraphDef>, Status> {
         let graphs = self.partitions.iter().map(|p| graph_to_proto(&p.graph, DefaultAttrs::Keep));
         Ok(graphs.collect::<Result<_, _>>()?)

@@ -26,8 +26,8 @@ impl Handler {
         Handler { worker }
     }
 
-    /// Checks that a session handle which came with `create_worker_session_called` belongs to a created
-    /// session.
+    /// Checks that the session exists if `created`, the request's field `create_worker_session_called`, is
+    /// set.
     fn check_session(&self, handle: &str, created: bool) -> Result<(), Status> {
         if created { self.worker.sessions.get_created(handle).map(drop) } else { Ok(()) }
     }
@@ -130,7 +130,7 @@ impl WorkerService for Handler {
         Ok(Response::new(CleanupAllResponse {}))
     }
 
-    /// Answers RecvTensor requests that came compressed; `WorkerRpc` answers all others without copying the
+    /// Answers compressed RecvTensor requests; `WorkerRpc` answers uncompressed requests without copying the
     /// tensor.
     async fn recv_tensor(&self, request: Request<RecvTensorRequest>) -> Reply<RecvTensorResponse> {
         let reply = recv_tensor(&self.worker, request.into_inner()).await?;
@@ -141,7 +141,7 @@ impl WorkerService for Handler {
         &self,
         _: Request<MarkRecvFinishedRequest>,
     ) -> Reply<MarkRecvFinishedResponse> {
-        // The server retains no replies, so there is nothing to drop.
+        // This worker retains no replies until their acknowledgement, so it has no reply to drop.
         Ok(Response::new(MarkRecvFinishedResponse {}))
     }
 

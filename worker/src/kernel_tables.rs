@@ -1,4 +1,4 @@
-//! The kernel tables of this process, and the questions that a placer and a master ask of them.
+//! The kernel tables of this process, as the placer and the master look kernels up in them.
 
 use crate::gpus;
 use device::kernel_table::{KernelTable, registered_kernels};
@@ -7,18 +7,19 @@ use graph::Node;
 use placer::Kernels;
 use std::sync::Arc;
 
-/// The kernel tables of this program, whether the machine has devices of the type or not.
+/// Returns the kernel tables of all device types that this program is built for, even if the machine has no
+/// such device.
 pub fn kernel_tables() -> Vec<&'static KernelTable> {
     std::iter::once(kernels::table()).chain(gpus::kernel_table()).collect()
 }
 
-/// The kernel table of a device type, if this program has one.
+/// Returns the kernel table of a device type; `None` if this program is not built for it.
 pub fn kernel_table(device_type: &str) -> Option<&'static KernelTable> {
     kernel_tables().into_iter().find(|table| table.device_type == device_type)
 }
 
-/// The kernels of an op on the device types that this process can offer, one a line, as messages list them: as a TensorFlow
-/// without CUDA, a process that finds no GPU knows of the CPU alone.
+/// Returns the list of an op's kernels for error messages, one a line. A process that finds no GPU lists only
+/// CPU kernels, like a TensorFlow without CUDA.
 pub fn offered_kernels(op: &str) -> String {
     let has_gpus =
         gpus::find_gpus(&device::gpu_options::GpuSelection::All).is_ok_and(|found| !found.is_empty());
@@ -26,12 +27,12 @@ pub fn offered_kernels(op: &str) -> String {
     registered_kernels(&tables.collect::<Vec<_>>(), op)
 }
 
-/// An evaluator of nodes with constant inputs, on the CPU's kernels.
+/// Returns an evaluator of nodes with constant inputs, which runs CPU kernels.
 pub fn host_evaluator() -> HostEvaluator {
     HostEvaluator::new(Arc::new(kernels::lone_device()))
 }
 
-/// The kernels of this program, as a placer asks for them.
+/// The kernels of this program, as the placer looks them up: by device type and node.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelTables;
 

@@ -1,8 +1,8 @@
 //! A worker: one task's devices as a service for masters, and for other workers that receive tensors from it.
 //!
-//! Sessions, steps and request ids are decided by plain data structures; sockets and threads are layered
-//! around them. Kernels run on the executor's thread pool; code that waits for a peer runs on the
-//! asynchronous runtime.
+//! Sessions, steps and request ids are kept in plain data structures, which use no sockets or threads; the
+//! code for those is layered around them. Kernels run on the executor's thread pool; code that waits for a
+//! peer runs on the asynchronous runtime.
 #![forbid(unsafe_code)]
 
 mod config;
@@ -38,7 +38,7 @@ pub use service::WorkerRpc;
 pub use transport::Transport;
 pub use worker::Worker;
 
-/// Converts an executor's failure of a step or a graph into a status that can be sent.
+/// Converts the executor's or a kernel's error into the status that answers a call.
 fn failure(error: &device::Error) -> proto::Status {
     let status = proto::Status::new(error.code(), error.to_string());
     if error.is_derived() { status.derived() } else { status }

@@ -1,4 +1,4 @@
-//! The worker as a master in the same process calls it, without serialization.
+//! The calls of a master to the worker in the same process, without serialization.
 
 use crate::run::within;
 use crate::worker::Worker;
@@ -9,7 +9,7 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The link from a master to the worker of the same process.
+/// The connection of a master to the worker in the same process, by function calls.
 #[derive(Debug)]
 pub(crate) struct LocalWorker {
     worker: Arc<Worker>,

@@ -1,5 +1,6 @@
-//! Partial runs: the first call of a step starts the executors, each call feeds and fetches, and the last one
-//! waits for the end. Between the calls the executors run until they need a value that has not been fed.
+//! Partial runs: the first call of a step starts the executors, each call feeds and fetches, and the last
+//! call waits until the executors have ended. Between calls the executors run until they need a value that
+//! has not been fed.
 
 use crate::run::{RunGuard, feed, lost_executor, start, to_tensor};
 use crate::steps::StepState;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{oneshot, watch};
 
-/// The result of a step's executors, once all have ended.
+/// The channel for the result of a step's executors; it contains `None` until all of them have ended.
 pub(crate) type End = watch::Receiver<Option<device::Result<()>>>;
 
 /// Performs one call of a partial run. Dropping the future cancels the step.
@@ -30,7 +31,7 @@ pub(crate) async fn run_part(worker: &Arc<Worker>, run: RunGraph) -> Result<RunG
     outcome
 }
 
-/// Returns the step and its result channel; the first call starts the executors.
+/// Returns the step's state and the channel for the result of its executors, which the first call starts.
 fn begin(worker: &Arc<Worker>, run: &RunGraph) -> Result<(Arc<StepState>, End), Status> {
     let session = worker.sessions.get(&run.session)?;
     let graph = session.graph(&run.graph)?;
@@ -66,7 +67,8 @@ async fn part(guard: &RunGuard<'_>, mut end: End, run: RunGraph) -> Result<RunGr
         guard.step.cancel(device::Error::new(status.code, status.message.clone()));
     }
     if exchanged.is_err() || is_last {
-        // The executors' failure is the cause of this call's failure, or a failure after the last fetch.
+        // A failure of the executors either caused this call's failure or happened after the last fetch; it
+        // is the answer in both cases.
         ended(&mut end).await.map_err(|e| guard.explain(e))?;
     }
     Ok(RunGraphOutcome { recv: exchanged?, ..RunGraphOutcome::default() })
@@ -82,7 +84,7 @@ async fn exchange(step: &StepState, run: RunGraph, end: &mut End) -> Result<Vec<
     Ok(received)
 }
 
-/// Waits for the executors to end.
+/// Waits until the executors have ended. Returns their result.
 async fn ended(end: &mut End) -> device::Result<()> {
     match end.wait_for(Option::is_some).await {
         Ok(result) => result.clone().unwrap_or_else(|| Err(lost_executor())),
@@ -90,7 +92,7 @@ async fn ended(end: &mut End) -> device::Result<()> {
     }
 }
 
-/// Waits for a value, or for the end of the executors that could send it.
+/// Waits for the value under the rendezvous key `text`, or until the executors have ended without sending it.
 async fn receive(step: &StepState, text: &Arc<str>, end: &mut End) -> Result<Tensor, Status> {
     let key = Arc::new(RendezvousKey::parse(text).map_err(Status::from)?);
     let (sender, mut value) = oneshot::channel::<device::Result<Sent>>();

@@ -10,7 +10,8 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The peers by device; the devices of a task share their peer.
+/// The other tasks of a session's cluster, by the names of their devices; the devices of a task share one
+/// entry.
 #[derive(Debug)]
 pub(crate) struct Peers {
     cluster: Cluster,
@@ -45,19 +46,19 @@ impl Peers {
         }
     }
 
-    /// Returns the peers of another cluster, with the same settings.
+    /// Makes the peers of another cluster, with the timeouts and links of this one.
     pub(crate) fn for_cluster(&self, cluster: Cluster) -> Peers {
         let peers = Peers::new(cluster, self.connect_deadline, self.connections, self.link_table.clone());
         Peers { is_own_cluster: false, ..peers }
     }
 
-    /// Returns whether the cluster is the one that the process was started with, so that other processes know
-    /// it too.
+    /// Returns whether the cluster spec is the one that this process was started with, so that other
+    /// processes use the same task names.
     pub(crate) fn is_own_cluster(&self) -> bool {
         self.is_own_cluster
     }
 
-    /// Returns the task that sends under this key.
+    /// Returns the task whose device sends the values of this rendezvous key.
     ///
     /// # Errors
     /// `InvalidArgument` if the cluster has no such task.
@@ -74,7 +75,7 @@ impl Peers {
         self.with_entry(device, unknown, |entry| entry.route.clone()).ok()
     }
 
-    /// Returns a property of the entry for a device's task, which is created at first.
+    /// Returns `get` of the entry for a device's task; the first call for a task creates its entry.
     fn with_entry<T>(
         &self,
         device: &Arc<str>,

@@ -43,8 +43,8 @@ pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<Run
     outcome
 }
 
-/// A call that runs a step. If it is dropped while `armed`, the caller has cancelled it, and it cancels the
-/// step.
+/// The guard of a call that runs a step. Dropping it while `armed` means that the caller has cancelled the
+/// call, and cancels the step.
 pub(crate) struct RunGuard<'a> {
     pub(crate) step: &'a Arc<StepState>,
     pub(crate) worker: &'a Arc<Worker>,
@@ -61,7 +61,7 @@ impl Drop for RunGuard<'_> {
 }
 
 impl RunGuard<'_> {
-    /// Marks the call as answered.
+    /// Disarms the guard, because the call has its outcome; a failed outcome cancels the step.
     pub(crate) fn mark_answered<T>(&mut self, outcome: &Result<T, Status>) {
         self.armed = false;
         if let Err(status) = outcome {
@@ -95,8 +95,8 @@ impl RunGuard<'_> {
         Ok(RunGraphOutcome { recv, step_stats, partition_graphs })
     }
 
-    /// Waits for the executors: until they end, until the deadline, or for the grace period after the step
-    /// was cancelled.
+    /// Waits for the executors' result: until they have ended, until the deadline, or, after the step was
+    /// cancelled, for the grace period.
     pub(crate) async fn wait_for_executors(
         &self,
         deadline: Option<Instant>,
@@ -119,7 +119,8 @@ impl RunGuard<'_> {
         outcome
     }
 
-    /// Waits during the grace period for the kernels of a cancelled step.
+    /// Waits for the executors of a cancelled step, for at most the grace period. Returns their result or
+    /// `reason`.
     async fn wait_for_grace(
         &self,
         reason: Error,
@@ -142,7 +143,8 @@ impl RunGuard<'_> {
         )
     }
 
-    /// Returns the status for a failed step: the original failure if `error` is only its consequence.
+    /// Returns the status for a failed step: if `error` is derived, the reason for which the step was
+    /// cancelled.
     pub(crate) fn explain(&self, error: Error) -> Status {
         let followed = error.is_derived();
         let cause = self.step.cancellation.reason().filter(|reason| followed && !reason.is_derived());
@@ -178,10 +180,11 @@ pub(crate) fn feed(step: &StepState, values: Vec<(Arc<str>, Tensor)>) -> Result<
     Ok(())
 }
 
-/// The traces of all executors, or the first failure.
+/// The traces of a run's executors by partition, or their first failure.
 pub(crate) type RunResult = device::Result<Vec<Trace>>;
 
-/// Starts the executors of all partitions. The result is sent when all have ended.
+/// Starts the executors of all partitions. The returned channel gets their result when all of them have
+/// ended.
 pub(crate) fn start(step_run: StepRun, graph: &RegisteredGraph, trace: bool) -> oneshot::Receiver<RunResult> {
     let (answer, ended) = oneshot::channel();
     let state = step_run.step.clone();
@@ -224,7 +227,7 @@ struct Results {
 }
 
 impl Join {
-    /// Sends the result.
+    /// Ends the step's run, and sends the executors' result.
     fn answer(&self) {
         let results = {
             let mut results = self.results.lock();
@@ -239,7 +242,7 @@ impl Join {
     }
 }
 
-/// The run of one executor. Dropping it without a result counts as a failure.
+/// The run of one partition's executor. Dropping it without a result counts as a failure.
 struct PartitionRun {
     join: Arc<Join>,
     step: Arc<StepState>,
@@ -252,7 +255,7 @@ impl PartitionRun {
         self.record_result(result);
     }
 
-    /// Records an executor's result; the last one sends the joint result.
+    /// Records the executor's result; the last executor to end sends the result of all.
     fn record_result(&mut self, result: device::Result<Trace>) {
         self.reported = true;
         match result {
@@ -264,7 +267,8 @@ impl PartitionRun {
             Err(error) => {
                 self.step.cancel(error.clone());
                 let first = &mut self.join.results.lock().error;
-                // The first failure counts, except that a cause replaces an earlier consequence.
+                // The first failure is the result, except that a failure that is not derived replaces a
+                // derived one.
                 if first.as_ref().is_none_or(|f| f.is_derived() && !error.is_derived()) {
                     *first = Some(error);
                 }
@@ -284,7 +288,7 @@ impl Drop for PartitionRun {
     }
 }
 
-/// Takes the fetched values. All executors have ended, so a value that is missing will not arrive.
+/// Takes the fetched values from the rendezvous. All executors have ended, so a missing value is an error.
 async fn fetch(step: &StepState, keys: &[Arc<str>]) -> Result<Vec<(Arc<str>, Tensor)>, Status> {
     let mut values = Vec::with_capacity(keys.len());
     for text in keys {
@@ -329,7 +333,7 @@ fn receive_now(step: &StepState, key: &Arc<RendezvousKey>) -> Result<device::Res
     received.ok_or_else(|| Status::new(Code::Internal, format!("nothing was sent to {}", key.text)))
 }
 
-/// Ends a call at its deadline, with an error that names the task.
+/// Awaits `call` until the deadline, after which the error names the call by `what` and the task.
 pub(crate) async fn within<T>(
     worker: &Worker,
     what: &str,

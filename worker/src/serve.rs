@@ -17,8 +17,8 @@ use tokio::time::timeout;
 /// Answers one RecvTensor. If the future is dropped, the value remains for the next receiver.
 ///
 /// # Errors
-/// For a malformed key, an unknown device or an earlier incarnation of one, a step that was cleaned up, or
-/// one that does not start in time; or the step's own failure, marked as derived.
+/// For a malformed key, an unknown device or an earlier incarnation of a device, a step that was cleaned up,
+/// or a step that does not start in time; or the step's own failure, marked as derived.
 pub(crate) async fn recv_tensor(
     worker: &Arc<Worker>,
     request: pb::RecvTensorRequest,
@@ -36,7 +36,7 @@ pub(crate) async fn recv_tensor(
     Ok(Reply { send_start_micros: i64::try_from(now.as_micros()).unwrap_or(i64::MAX), ..reply })
 }
 
-/// Returns the sending device, after checking its incarnation.
+/// Returns the sending device that a key names, after checking its incarnation.
 fn source_device<'a>(worker: &'a Worker, key: &RendezvousKey) -> Result<&'a Arc<Device>, Status> {
     let device = worker.devices.find_local(&DeviceName::parse(&key.src_device)?)?;
     let (requested, here) = (key.src_incarnation, device.attributes().incarnation);
@@ -51,8 +51,8 @@ fn source_device<'a>(worker: &'a Worker, key: &RendezvousKey) -> Result<&'a Arc<
     Ok(device)
 }
 
-/// Waits for the value: for a limited time until the step starts on this worker, and then until the step
-/// ends.
+/// Waits for the value of a key: up to `start_deadline` while the step has not started on this worker, and
+/// without limit once it has.
 async fn receive(worker: &Worker, wait: &StepWait, key: &Arc<RendezvousKey>) -> Result<Sent, Status> {
     let mut pending = PendingReceive::new(&wait.step.rendezvous, key);
     let limit = worker.config.start_deadline;
@@ -73,7 +73,8 @@ fn never_started(worker: &Worker, step_id: i64, limit: Duration) -> Status {
     Status::new(Code::DeadlineExceeded, text)
 }
 
-/// A pending receive of a value. If it is dropped, it passes the value on.
+/// A pending receive of a value. If it is dropped, the value goes back to the rendezvous for the next
+/// receive.
 struct PendingReceive<'a> {
     rendezvous: &'a Arc<StepRendezvous>,
     key: &'a Arc<RendezvousKey>,
@@ -116,7 +117,7 @@ impl Drop for PendingReceive<'_> {
 
 /// Copies a device's tensor to the host.
 async fn to_host(device: &Arc<Device>, value: Value) -> Result<Tensor, Status> {
-    // Most values are plain host tensors, which need no channel.
+    // Most values are plain host tensors, which are returned at once.
     let value = match value {
         Value::Host(tensor) if tensor.dtype() != DType::Variant => return Ok(tensor),
         value => value,
@@ -173,7 +174,7 @@ mod tests {
         assert!(reply.is_dead);
         assert_eq!(convert::tensor_from_proto(reply.tensor.unwrap_or_default())?, empty);
 
-        // The other task's rendezvous receives it as dead too.
+        // A fetch by another worker of this implementation returns a dead tensor too.
         run.step.rendezvous.send(&key, dead())?;
         let mut cluster = Cluster::new();
         cluster.insert("w", 1, &address)?;

@@ -11,7 +11,7 @@ use rpc::{Answer, Call, Service};
 use tonic::codec::CompressionEncoding;
 use tonic::server::NamedService;
 
-/// A worker as a gRPC service.
+/// The gRPC service of a worker: every method of TensorFlow's WorkerService.
 #[derive(Clone, Debug)]
 pub struct WorkerRpc {
     handler: Handler,

@@ -14,17 +14,17 @@ use proto::{Cluster, Status};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One master's session.
+/// A session of a master on this worker.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// The name of this task in the session's cluster.
     pub(crate) task: TaskName,
-    /// The prefix of the names of this task's own devices.
+    /// The prefix of the names of this task's devices in the session: the task's name and a slash.
     pub(crate) own_prefix: Arc<str>,
     pub(crate) devices: Devices,
     pub(crate) peers: Arc<Peers>,
     pub(crate) kernels: KernelCache,
-    /// Names for the nodes that partitioning graphs by device adds.
+    /// The generator of names for the Send and Recv nodes that partitioning graphs by device adds.
     pub(crate) names: Names,
     master: Option<(String, u64)>,
     session_epoch: Option<Arc<SessionEpoch>>,
@@ -55,7 +55,8 @@ impl Session {
         }
     }
 
-    /// Lets a step begin; the step counts as running until the returned guard is dropped.
+    /// Counts a step as running in the session's epoch until the returned guard is dropped; `None` if the
+    /// session has no epoch.
     ///
     /// # Errors
     /// `Aborted` if the session's epoch has ended.
@@ -96,7 +97,7 @@ impl Session {
     }
 }
 
-/// The sessions by handle, and the shared session of masters that create none.
+/// The sessions by handle, and the session that all masters share that create no session.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     shared: Arc<Session>,
@@ -140,8 +141,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Returns this task's name and the peers of a session: those of the worker, unless the master sends a
-    /// cluster spec.
+    /// Returns this task's name and the other tasks in a session's cluster: the worker's own cluster, unless
+    /// the master sends a cluster spec.
     fn resolve_names(&self, request: &CreateWorkerSession) -> Result<(TaskName, Arc<Peers>), Status> {
         let def = &request.server_def;
         match &def.cluster {
@@ -160,22 +161,22 @@ impl Sessions {
         self.shared.has_graphs() || self.by_handle.lock().values().any(|session| session.has_graphs())
     }
 
-    /// Removes a session; an unknown one counts as removed.
+    /// Removes the session with a handle, if it exists.
     pub(crate) fn delete(&self, handle: &str) {
         self.by_handle.lock().remove(handle);
     }
 
-    /// Returns the session with a handle; an empty handle means the shared session of masters that create
-    /// none.
+    /// Returns the session with a handle; an empty handle means the session that all masters share that
+    /// create no session.
     ///
     /// # Errors
-    /// `Aborted` if its epoch has ended; for an unknown session, `Aborted` marked as a restart of the worker,
-    /// because restarts lose sessions.
+    /// `Aborted` if the session's epoch has ended; for an unknown session, `Aborted` marked as a restart of
+    /// the worker, because restarts lose sessions.
     pub(crate) fn get(&self, handle: &str) -> Result<Arc<Session>, Status> {
         if handle.is_empty() { Ok(self.shared.clone()) } else { self.get_created(handle) }
     }
 
-    /// Like [`Sessions::get`], for a session that a master created: an empty handle is unknown.
+    /// Like [`Sessions::get`], but an empty handle is unknown: only sessions that a master created are found.
     pub(crate) fn get_created(&self, handle: &str) -> Result<Arc<Session>, Status> {
         let found = self.by_handle.lock().get(handle).cloned();
         let session = found.ok_or_else(|| {

@@ -6,7 +6,7 @@ use proto::convert::shape_to_proto;
 use proto::pb;
 use std::collections::BTreeMap;
 
-/// Converts traces to one record per device, with the nodes in the order in which they ended.
+/// Converts the executors' traces to one record per device, whose nodes are in the order in which they ended.
 pub(crate) fn step_stats(graph: &RegisteredGraph, traces: Vec<Trace>) -> pb::StepStats {
     pb::StepStats { dev_stats: graph.partitions.iter().zip(traces).map(device_stats).collect() }
 }
@@ -21,7 +21,8 @@ fn device_stats((part, trace): (&GraphPartition, Trace)) -> pb::DeviceStepStats 
     }
 }
 
-/// Converts a node's trace. All times except the first are relative to the time at which the node was ready.
+/// Converts a node's trace. The `rel` fields are relative to the time at which the node was ready; the others
+/// are absolute.
 fn node_stats(node: NodeTrace) -> pb::NodeExecStats {
     let from = |at: u64| i64::try_from(at.saturating_sub(node.scheduled)).unwrap_or(i64::MAX);
     let (start, end, ready) = (from(node.start), from(node.end), node.scheduled as i64);
@@ -45,7 +46,7 @@ fn node_stats(node: NodeTrace) -> pb::NodeExecStats {
     }
 }
 
-/// Returns the memory of the node's outputs; temporary buffers of the kernel are not counted.
+/// Returns the record of a node's memory, which counts its outputs but no temporary buffers of its kernel.
 fn memory(node: &NodeTrace) -> Option<pb::AllocatorMemoryUsed> {
     let bytes: u64 = node.outputs.iter().map(|o| o.bytes).sum();
     let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);

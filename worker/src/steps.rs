@@ -1,5 +1,5 @@
-//! The steps of a worker: running ones, ones that other tasks wait for, and ended ones. A step's state is
-//! created by its first run here or by the first task that requests or sends its tensors.
+//! The steps of a worker: running steps, steps that other tasks wait for, and ended steps. A step's state is
+//! created by its first run on this worker or by the first task that requests or sends the step's tensors.
 
 use crate::epochs::EpochGuard;
 use crate::partial_run::End;
@@ -19,15 +19,15 @@ use tokio::sync::watch;
 
 /// Number of cleaned-up steps that are remembered, so that late requests are refused.
 const MAX_REMEMBERED: usize = 14_000;
-/// Sweeps for abandoned steps per retention period.
+/// Number of sweeps for abandoned steps per retention period.
 const SWEEPS_PER_RETENTION: u32 = 8;
 /// Most receives that wait for their tensors; more are refused.
 const MAX_WAITING: usize = 1 << 20;
 
-/// A step that has run for this time is logged, and again whenever its time has doubled.
+/// Time after which a running step is logged; it is logged again whenever its running time has doubled.
 const SLOW_AFTER: Duration = Duration::from_secs(60);
 
-/// Most steps that values have arrived for before they started; values for more are dropped.
+/// Most steps that have not started and for which values have arrived; values for further steps are dropped.
 const MAX_EARLY: usize = 1 << 16;
 
 /// The state of one step in this process.
@@ -36,17 +36,17 @@ pub(crate) struct StepState {
     pub(crate) id: i64,
     pub(crate) rendezvous: Arc<StepRendezvous>,
     pub(crate) cancellation: Arc<Cancellation>,
-    /// The end of the executors, for a partial run.
+    /// The channel for the result of a partial run's executors; `None` until its first call.
     pub(crate) partial_run: Mutex<Option<End>>,
-    /// The time at which the first run of this step began here.
+    /// The time at which the step's first run on this worker began.
     began: OnceLock<Instant>,
     /// Number of log messages about the step's slowness.
     reports: AtomicU32,
-    /// Number of runs that have not ended.
+    /// Number of the step's runs on this worker that have not ended.
     runs: AtomicUsize,
     /// Number of receives that wait for the step's tensors.
     waiting: AtomicUsize,
-    /// The time at which the last run ended.
+    /// The time at which the step's last run on this worker ended.
     ended: Mutex<Option<Instant>>,
 }
 
@@ -65,13 +65,14 @@ impl StepState {
         }
     }
 
-    /// Returns whether the step has run, and no run of it has been active for the retention period.
+    /// Returns whether the step has run and its last run ended at least `retention` ago.
     fn is_old(&self, now: Instant, retention: Duration) -> bool {
         let is_over = self.has_started() && self.runs.load(Ordering::Relaxed) == 0;
         is_over && self.ended.lock().is_some_and(|ended| now.saturating_duration_since(ended) >= retention)
     }
 
-    /// Returns the step's running time if it is to be logged, and counts it as logged.
+    /// Returns the step's running time if a log message about its slowness is due, and counts the message as
+    /// logged.
     fn take_slow_report(&self, now: Instant) -> Option<Duration> {
         let runs = self.runs.load(Ordering::Relaxed) > 0;
         let time = now.saturating_duration_since(*self.began.get().filter(|_| runs)?);
@@ -100,17 +101,18 @@ pub(crate) struct Steps {
     retention: Duration,
     table: Mutex<StepTable>,
     running: watch::Sender<usize>,
-    /// Set while a task removes early steps.
+    /// Set while an asynchronous task runs that removes steps which do not start in time ([`sweep`]).
     has_sweeper: AtomicBool,
 }
 
 #[derive(Debug)]
 struct StepTable {
     steps: FxHashMap<i64, Arc<StepState>>,
-    /// Number of receives that wait, over all steps.
+    /// Number of receives of all steps that wait for their tensors.
     waiting: usize,
     cleaned: RecentIds,
-    /// Steps that values have arrived for and that have not started here, with the time of the first value.
+    /// The ids of steps that have not started on this worker and for which values have arrived, with the time
+    /// of the first value.
     early: FxHashMap<i64, Instant>,
     next_sweep: Instant,
     closing: bool,
@@ -135,7 +137,7 @@ impl Steps {
         }
     }
 
-    /// Begins a run of a part of the step. The run ends when the returned [`StepRun`] is dropped.
+    /// Begins a run of this worker's part of a step. The run ends when the returned [`StepRun`] is dropped.
     ///
     /// # Errors
     /// `Aborted` if the step was cleaned up, `Unavailable` when the worker shuts down.
@@ -155,7 +157,7 @@ impl Steps {
         Ok(StepRun { step, steps: self.clone(), _epoch_guard: None })
     }
 
-    /// Returns the step for a receive, which may come before the step has started.
+    /// Registers a receive of a step's tensor, which may come before the step has started on this worker.
     ///
     /// # Errors
     /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many receives wait.
@@ -175,8 +177,8 @@ impl Steps {
         Ok(StepWait { step, steps: self.clone() })
     }
 
-    /// Returns the step that a pushed value belongs to, which may arrive before the step has started. A step
-    /// that does not start within `patience` is removed.
+    /// Returns the step of a pushed value, which may arrive before the step has started on this worker. A
+    /// step that does not start within `patience` is removed.
     ///
     /// # Errors
     /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many steps have not started.
@@ -219,7 +221,8 @@ impl Steps {
         steps.iter().for_each(act);
     }
 
-    /// Removes the steps that have not started within `patience`. Returns false if no early steps remain.
+    /// Removes the steps that did not start within `patience` after their first value. Returns whether other
+    /// steps that have not started remain.
     fn remove_early(&self, now: Instant, patience: Duration) -> bool {
         let (late, left): (Vec<_>, bool) = {
             let mut table = self.table.lock();
@@ -267,25 +270,26 @@ impl Steps {
         self.table.lock().closing = true;
     }
 
-    /// Waits until no step runs.
+    /// Waits until no step runs on this worker.
     pub(crate) async fn idle(&self) {
         // The sender is a field of this object, so it cannot be dropped meanwhile.
         let _ = self.running.subscribe().wait_for(|n| *n == 0).await;
     }
 
-    /// Returns whether a part of the step runs.
+    /// Returns whether this worker's part of a step runs.
     pub(crate) fn is_running(&self, id: i64) -> bool {
         self.table.lock().steps.get(&id).is_some_and(|step| step.runs.load(Ordering::Relaxed) > 0)
     }
 
-    /// Describes the values that a step waits for from other tasks.
+    /// Returns the end of an error message that names the values which a step awaits from other tasks; empty
+    /// if there are none.
     pub(crate) fn awaited(&self, id: i64) -> String {
         let step = self.table.lock().steps.get(&id).cloned();
         step.map(|step| step.rendezvous.awaited()).unwrap_or_default()
     }
 
-    /// Returns a message for each step that has run for long and is to be logged: its time, and the values
-    /// that it waits for.
+    /// Returns the log messages that are due about slow steps: the step's running time, and the values that
+    /// it awaits.
     pub(crate) fn take_slow_reports(&self, now: Instant) -> Vec<String> {
         let mut slow = Vec::new();
         self.for_each(|step| {
@@ -337,7 +341,8 @@ impl Steps {
         self.running.send_modify(|n| *n -= 1);
     }
 
-    /// Records the end of a receive. A step that only receives had created is removed with the last of them.
+    /// Records the end of a receive. If the step has not started and has no values, the end of its last
+    /// receive removes it.
     fn wait_ended(&self, step: &StepState) {
         let mut table = self.table.lock();
         table.waiting -= 1;
@@ -350,14 +355,16 @@ impl Steps {
     }
 }
 
-/// Removes early steps until there are none.
+/// Removes the steps that do not start within `patience` after their first value, until no steps that have
+/// not started remain.
 async fn sweep(steps: Weak<Steps>, patience: Duration) {
     loop {
         tokio::time::sleep(patience / 4 + Duration::from_millis(1)).await;
         let Some(steps) = steps.upgrade() else { return };
         if !steps.remove_early(Instant::now(), patience) {
             steps.has_sweeper.store(false, Ordering::Release);
-            // A step that was added in between has seen a running sweep, and relies on it.
+            // A step that was added before `has_sweeper` was cleared has started no sweep, so this sweep must
+            // handle it.
             if !steps.remove_early(Instant::now(), patience) || steps.has_sweeper.swap(true, Ordering::AcqRel)
             {
                 return;
@@ -381,12 +388,13 @@ fn cleaned(id: i64, task: &TaskName) -> Error {
     Error::new(Code::Aborted, format!("Step {id} was cleaned up on {task}.")).derived()
 }
 
-/// An active run of a part of a step, until dropped.
+/// A run of this worker's part of a step, which counts as active until dropped.
 #[derive(Debug)]
 pub(crate) struct StepRun {
     pub(crate) step: Arc<StepState>,
     steps: Arc<Steps>,
-    /// The guard that a later epoch waits for.
+    /// The guard that counts the step as running in its session's epoch, because a later epoch waits for its
+    /// end.
     _epoch_guard: Option<EpochGuard>,
 }
 
@@ -407,7 +415,7 @@ impl Drop for StepRun {
     }
 }
 
-/// A pending receive of a step's tensor, until dropped.
+/// A receive of a step's tensor, which counts as waiting until dropped.
 #[derive(Debug)]
 pub(crate) struct StepWait {
     pub(crate) step: Arc<StepState>,
@@ -461,7 +469,7 @@ mod tests {
         let early = steps.get_or_insert_early(1, &runtime, patience)?;
         let started = steps.get_or_insert_early(2, &runtime, patience)?;
         let _run = steps.begin(2, Instant::now())?;
-        // A receive that is cancelled does not remove the step.
+        // The end of a receive does not remove a step that has values.
         drop(steps.wait(1)?);
         assert!(Arc::ptr_eq(&early, &steps.get_or_insert_early(1, &runtime, patience)?));
         assert!(steps.remove_early(Instant::now(), patience));

@@ -1,4 +1,5 @@
-//! The record of tensors received from other tasks, for masters that request it.
+//! The log of tensors that this worker received from other tasks, for masters that request it by the Logging
+//! method.
 
 use device::rendezvous::RendezvousKey;
 use parking_lot::Mutex;
@@ -8,23 +9,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Most steps whose transfers are recorded.
+/// Most steps whose transfers are kept in the log.
 const MAX_STEPS: usize = 1000;
 
-/// The receiving device, and the record.
+/// The name of the receiving device, and the statistics of one transfer to it.
 type Transfer = (Arc<str>, pb::NodeExecStats);
 
-/// The recorded transfers.
+/// The log of transfers.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     enabled: AtomicBool,
-    /// The transfers of traced steps, and of all steps while the record is enabled.
+    /// The transfers by step id: those of traced steps, and those of all steps while the log is enabled.
     steps: Mutex<BTreeMap<i64, Vec<Transfer>>>,
 }
 
 impl Transfers {
-    /// Enables or disables the record, and removes and returns the records of the requested steps. An empty
-    /// request disables it.
+    /// Enables or disables the log, and removes and returns the transfers of the requested steps. An empty
+    /// request disables the log.
     pub(crate) fn control(&self, request: &pb::LoggingRequest) -> Vec<pb::LabeledStepStats> {
         let asks_nothing = !request.enable_rpc_logging && !request.clear && request.fetch_step_id.is_empty();
         if request.enable_rpc_logging {
@@ -44,12 +45,12 @@ impl Transfers {
         fetched
     }
 
-    /// Records the transfers of a step from now on, even while the record is disabled.
+    /// Records the transfers of a step from this call on, even while the log is disabled.
     pub(crate) fn trace(&self, step_id: i64) {
         entry_of(&mut self.steps.lock(), step_id);
     }
 
-    /// Begins the record of a transfer, if transfers of the step are recorded.
+    /// Starts the timer of a transfer; `None` if the step's transfers are not recorded.
     pub(crate) fn begin(self: &Arc<Self>, step_id: i64, key: &Arc<RendezvousKey>) -> Option<TransferTimer> {
         let started = Instant::now();
         self.is_recorded(step_id).then(|| TransferTimer {
@@ -64,7 +65,8 @@ impl Transfers {
         self.enabled.load(Ordering::Relaxed) || self.steps.lock().contains_key(&step_id)
     }
 
-    /// Records a tensor of `bytes` bytes that has just arrived.
+    /// Records the transfer of a tensor of `bytes` bytes, which was requested at `started` and has just
+    /// arrived.
     fn record(&self, step_id: i64, key: &RendezvousKey, bytes: usize, started: Instant) {
         let took = started.elapsed();
         let stats = stats(key, bytes, took);
@@ -72,7 +74,7 @@ impl Transfers {
     }
 }
 
-/// A transfer in progress that is to be recorded.
+/// The timer of a transfer in progress, which records the transfer when it has finished.
 #[derive(Debug)]
 pub(crate) struct TransferTimer {
     transfers: Arc<Transfers>,
@@ -88,7 +90,8 @@ impl TransferTimer {
     }
 }
 
-/// Returns the records of a step; the step with the lowest id is dropped if there are too many.
+/// Returns the transfers of a step; a new entry drops the step with the lowest id if the log has
+/// [`MAX_STEPS`] steps.
 fn entry_of(steps: &mut BTreeMap<i64, Vec<Transfer>>, step_id: i64) -> &mut Vec<Transfer> {
     if steps.len() >= MAX_STEPS && !steps.contains_key(&step_id) {
         steps.pop_first();

@@ -1,4 +1,4 @@
-//! The worker: its state, and the requests of masters as functions of this program's own types.
+//! The worker: its state, and the functions that carry out the requests of masters after decoding.
 
 use crate::config::WorkerConfig;
 use crate::devices::Devices;
@@ -35,7 +35,8 @@ use tokio::time::timeout;
 
 /// Number of request ids that are remembered, so that a repeated request is refused.
 const MAX_REMEMBERED: usize = 14_000;
-/// Time in which a client that opens one session after another opens the next one.
+/// Time within which a client that opens one session after another opens the next; unused memory is not
+/// released earlier.
 const REOPEN_TIME: Duration = Duration::from_millis(200);
 
 /// One task's devices, with the sessions and steps that use them.
@@ -45,7 +46,8 @@ pub struct Worker {
     pub(crate) sessions: Sessions,
     epochs: Epochs,
     pub(crate) steps: Arc<Steps>,
-    /// The runtime for receives from other tasks, which are started from compute threads.
+    /// The runtime on which receives from other tasks run, because the compute threads that start them have
+    /// none.
     pub(crate) runtime: Handle,
     pub(crate) pool: Arc<Pool>,
     seen_runs: Mutex<RecentIds>,
@@ -140,27 +142,28 @@ impl Worker {
         self.devices.attributes()
     }
 
-    /// Returns whether a part of the step runs here.
+    /// Returns whether this worker's part of a step runs.
     pub fn is_running(&self, step_id: i64) -> bool {
         self.steps.is_running(step_id)
     }
 
-    /// Describes the values that a step waits for from other tasks; empty if there are none.
+    /// Returns the end of an error message that names the values which a step awaits from other tasks; empty
+    /// if there are none.
     pub fn awaited(&self, step_id: i64) -> String {
         self.steps.awaited(step_id)
     }
 
-    /// Logs the steps that have run for long, and the values that they wait for.
+    /// Logs the slow steps for which a message is due, with the values from other tasks that they await.
     pub fn log_slow_steps(&self) {
         self.steps.take_slow_reports(Instant::now()).iter().for_each(|text| tracing::info!("{text}"));
     }
 
-    /// Returns the number of open links: to other processes, and from other processes.
+    /// Returns the numbers of open links over which this worker sends and over which it receives.
     pub fn links(&self) -> (usize, usize) {
         self.link_table.links()
     }
 
-    /// Closes all links and opens no more; tensors are fetched over gRPC from now on.
+    /// Closes all links and opens no more, so that later tensors are fetched over gRPC.
     pub fn close_links(&self) {
         self.link_table.close();
     }
@@ -170,7 +173,7 @@ impl Worker {
         Arc::new(LocalWorker::new(self.clone()))
     }
 
-    /// Returns this worker as a service for a gRPC server.
+    /// Returns the gRPC service of this worker.
     pub fn service(self: &Arc<Self>) -> WorkerRpc {
         WorkerRpc::new(Handler::new(self.clone()))
     }
@@ -195,7 +198,8 @@ impl Worker {
         self.devices.iter().map(|device| device.resources())
     }
 
-    /// Waits until the changes made so far are replicated.
+    /// Waits until the task's standby has applied all changes made so far; returns at once if the task is not
+    /// replicated.
     ///
     /// # Errors
     /// Those of [`Primary::wait_replicated`].
@@ -206,20 +210,20 @@ impl Worker {
         }
     }
 
-    /// Refuses new steps. Steps in progress may end within `grace`; the others are cancelled with an error
-    /// that names this task.
+    /// Refuses new steps. Steps in progress may end within `grace`, after which they are cancelled with an
+    /// error that names this task.
     pub async fn shutdown(&self, grace: Duration) {
         self.steps.close();
         let in_time = timeout(grace, self.steps.idle()).await.is_ok();
         self.link_table.announce_shutdown();
         self.steps.cancel_all(&Error::new(Code::Unavailable, format!("{} is shutting down", self.task())));
         if !in_time {
-            // Cancelled steps end soon, except for kernels that are computing.
+            // Cancelled steps end soon, except those whose kernels are computing.
             let _ = timeout(self.config.cancel_grace, self.steps.idle()).await;
         }
     }
 
-    /// Creates a session. No step of sessions of an earlier epoch runs when this returns.
+    /// Creates a session. When this returns, no steps of sessions in earlier epochs of the same name run.
     ///
     /// # Errors
     /// Those of [`Sessions::create`] and [`Epochs::begin`], and `Unavailable` if steps of an earlier epoch
@@ -233,7 +237,7 @@ impl Worker {
         self.sessions.create(request, session_epoch)
     }
 
-    /// Records that this process serves the task from now on.
+    /// Records the time from which this process serves the task.
     pub(crate) fn mark_serving(&self) {
         if let Some(primary) = &self.primary {
             primary.mark_serving();
@@ -247,7 +251,8 @@ impl Worker {
         }
     }
 
-    /// Waits until it is known which process holds the task's state.
+    /// Waits until no other process with more of the task's state is expected; returns at once if the task is
+    /// not replicated.
     async fn wait_until_certain(&self) {
         if let Some(primary) = &self.primary {
             primary.wait_until_certain().await;
@@ -263,7 +268,7 @@ impl Worker {
                 || ConfigProto { graph_options: part.graph_options, ..Default::default() };
             let rewrites = Rewrites::of(&part.config.unwrap_or_else(only_graph_options));
             let graph = RegisteredGraph::compile(&part.graph, &session, &pool, &rewrites)?;
-            // The routes' links are opened now, so that the first step finds them.
+            // The handshakes of the links begin before the first step, so that the step finds the links open.
             graph.receivers.iter().for_each(|route| drop(route.link_or_connect(&link_table)));
             Ok(session.add_graph(graph))
         })
@@ -276,14 +281,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Removes a session; an unknown one counts as removed.
+    /// Removes a session, if it exists.
     pub(crate) fn delete_session(self: &Arc<Self>, session: &str) {
         self.sessions.delete(session);
         self.release_idle_memory();
     }
 
-    /// Returns unused memory to the operating system after a while, unless there is a graph that could use it
-    /// by then.
+    /// Returns unused memory to the operating system after [`REOPEN_TIME`], unless a session has a graph
+    /// then.
     fn release_idle_memory(self: &Arc<Self>) {
         if self.sessions.have_graphs() {
             return;
@@ -304,7 +309,7 @@ impl Worker {
         });
     }
 
-    /// Returns the means by which steps of this session reach other tasks.
+    /// Returns the objects by which the steps of a session send to and receive from other tasks.
     pub(crate) fn remote(&self, session: &Session) -> Remote {
         Remote {
             runtime: self.runtime.clone(),
@@ -316,12 +321,13 @@ impl Worker {
         }
     }
 
-    /// Runs a task's part of a step.
+    /// Runs this worker's part of a step.
     pub(crate) async fn run_graph(self: &Arc<Self>, run: RunGraph) -> Result<RunGraphOutcome, Status> {
         crate::run::run_graph(self, run).await
     }
 
-    /// Clears containers of all devices; an empty list means the default container, like an empty name does.
+    /// Clears the named resource containers on all devices. The default container has an empty name; an empty
+    /// list also means the default container.
     pub(crate) async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {
         self.wait_until_certain().await;
         let default = [String::new()];
@@ -334,7 +340,7 @@ impl Worker {
         self.wait_replicated(None).await
     }
 
-    /// Returns the step that a pushed value belongs to, see [`Steps::get_or_insert_early`].
+    /// Returns the step of a pushed value, see [`Steps::get_or_insert_early`].
     pub(crate) fn get_or_insert_early(&self, step_id: i64) -> Result<Arc<StepState>, Status> {
         self.steps.get_or_insert_early(step_id, &self.runtime, self.config.start_deadline)
     }
@@ -346,7 +352,7 @@ impl Worker {
         }
     }
 
-    /// Checks that a run's request id is new.
+    /// Checks that the request id of a RunGraph call is new.
     ///
     /// # Errors
     /// `Aborted` if the id was seen before.
@@ -354,7 +360,7 @@ impl Worker {
         self.seen_runs.lock().accept("RunGraph (Worker)", Some(step_id), request_id)
     }
 
-    /// Checks that a receive's request id is new, see [`Worker::accept_run`].
+    /// Checks that the request id of a RecvTensor call is new, see [`Worker::accept_run`].
     pub(crate) fn accept_receive(&self, request_id: i64, step_id: i64) -> Result<(), Status> {
         self.seen_receives.lock().accept("RecvTensor (GrpcWorker)", Some(step_id), request_id)
     }
@@ -372,7 +378,8 @@ impl fmt::Debug for Worker {
     }
 }
 
-/// Attaches a journal to the devices' resources, so that a standby can follow their changes.
+/// Makes the replication state of a task, whose journal records the changes of the devices' resources for a
+/// standby.
 fn attach_journal(task: &TaskName, devices: &Devices) -> Result<Arc<Primary>, Status> {
     let journal = Arc::<Journal>::default();
     for (number, device) in (0..).zip(devices.iter()) {
@@ -381,7 +388,7 @@ fn attach_journal(task: &TaskName, devices: &Devices) -> Result<Arc<Primary>, St
     Ok(Primary::new(task.clone(), journal))
 }
 
-/// Runs slow work that needs no network on a thread of the runtime's blocking pool.
+/// Runs `work`, which may take long and does not await, on a thread of the runtime's blocking pool.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Status> + Send + 'static,
 ) -> Result<T, Status> {

@@ -4,15 +4,15 @@ use super::table::{MAX_TABLE_SIZE, Table};
 use super::{Field, huffman};
 use bytes::Bytes;
 
-/// Largest total size of the fields of one block, by RFC 7541's measure (section 4.1), bytes.
+/// Largest total size of the fields of one header block, measured as in RFC 7541, section 4.1, bytes.
 const MAX_FIELDS_SIZE: usize = 256 << 10;
 
-/// A block that cannot be decoded. Later blocks of the connection cannot be decoded either, because their
-/// table is unknown.
+/// The error for a header block that cannot be decoded. Later blocks of the connection cannot be decoded
+/// either, because the state of the dynamic table is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// Decodes a connection's header blocks in the order in which they arrive.
+/// The decoder of a connection's header blocks, which must be decoded in the order in which they arrive.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     table: Table,
@@ -59,7 +59,8 @@ impl Decoder {
         Ok(fields)
     }
 
-    /// Decodes a literal field. Its name is an index of `bits` bits, or spelled out if that index is zero.
+    /// Decodes a literal field. The field's name is given by an index with a prefix of `bits` bits, or
+    /// spelled out if the index is zero.
     fn literal(&self, rest: &mut &[u8], bits: u32) -> Result<Field, Malformed> {
         let name = match integer(rest, bits)? {
             0 => string(rest)?,
@@ -115,7 +116,7 @@ mod tests {
         fields.iter().map(line).collect()
     }
 
-    /// The requests of RFC 7541, appendix C.3 and C.4: the same three, in plain text and Huffman-coded.
+    /// The three requests of RFC 7541, appendix C.3 in plain text and appendix C.4 Huffman-coded.
     #[test]
     fn example_requests_of_the_rfc_are_decoded() -> Result<(), Malformed> {
         let plain: [&[u8]; 3] = [
@@ -146,7 +147,7 @@ mod tests {
     #[test]
     fn old_fields_are_evicted_from_the_table() -> Result<(), Malformed> {
         let mut decoder = Decoder::new();
-        // The table has room for one field of 64 bytes: each new field evicts the last.
+        // The dynamic table has room for one field of 64 bytes: each new field evicts the one before.
         let long = [b"\x3f\x21\x40\x10".as_slice(), &[b'a'; 16], b"\x10", &[b'b'; 16]].concat();
         assert_eq!(decoder.decode(&long)?.len(), 1);
         assert_eq!(decoder.decode(b"\xbe")?.len(), 1);
@@ -173,7 +174,8 @@ mod tests {
         for block in refused {
             assert!(Decoder::new().decode(block).is_err(), "{block:x?}");
         }
-        // One long field of the table, referenced many times.
+        // A short block that refers to one long field of the table many times exceeds the limit on the
+        // decoded size.
         let mut decoder = Decoder::new();
         let long = [b"\x40\x01a\x7f\xd1\x0e".as_slice(), &[b'x'; 2000]].concat();
         assert_eq!(decoder.decode(&long).map(|f| f.len()), Ok(1));

@@ -1,9 +1,9 @@
-//! The encoder of header blocks. It puts only the two fields that are equal in all answers into the client's
-//! dynamic table, because other fields are not repeated.
+//! The encoder of header blocks. It puts only two fields, `content-type` and `grpc-status: 0`, into the
+//! client's dynamic table, because other fields are not repeated in all answers.
 
 /// Size of a client's dynamic table unless its settings change it, bytes.
 const DEFAULT_TABLE_SIZE: u32 = 4096;
-/// Indices in the static table.
+/// Indices of the fields in the static table.
 const STATUS_200: u8 = 8;
 const CONTENT_TYPE: u8 = 31;
 /// Index of the newest field of the dynamic table.
@@ -13,7 +13,7 @@ const INDEXED: u8 = 0x80;
 const LITERAL_WITH_INDEXING: u8 = 0x40;
 const TABLE_SIZE: u8 = 0x20;
 
-/// The state of the client's dynamic table, and the fields that this encoder has put there.
+/// The encoder of a connection's header blocks, with the state of the client's dynamic table.
 #[derive(Debug, Default)]
 pub(crate) struct Encoder {
     /// Set when the client has announced a table smaller than the default: the dynamic table is not used from
@@ -26,14 +26,14 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    /// Processes the client's limit for its dynamic table.
+    /// Applies the limit for the dynamic table that the client's settings announce, bytes.
     pub(crate) fn set_table_size(&mut self, size: u32) {
         if size < DEFAULT_TABLE_SIZE && !self.is_table_unused {
             *self = Encoder { is_table_unused: true, has_pending_resize: true, ..Encoder::default() };
         }
     }
 
-    /// Writes a pending change of the table size. Must be called before each block.
+    /// Writes a pending change of the dynamic table's size. Must be called at the start of each header block.
     pub(crate) fn put_table_resize(&mut self, block: &mut Vec<u8>) {
         if std::mem::take(&mut self.has_pending_resize) {
             block.push(TABLE_SIZE);
@@ -69,7 +69,7 @@ impl Encoder {
     }
 }
 
-/// Writes an answer's `:status`.
+/// Writes the field `:status` of an answer, the HTTP status.
 pub(crate) fn put_status(status: u16, block: &mut Vec<u8>) {
     match status {
         200 => block.push(0x88),
@@ -122,7 +122,7 @@ mod tests {
         for table in [None, Some(4096), Some(100), Some(0)] {
             let (mut encoder, mut decoder) = (Encoder::default(), Decoder::new());
             for round in 0..4 {
-                // A change of the table size may come between any two answers.
+                // The client may change the table size between any two answers.
                 if let Some(size) = table
                     && round == 2
                 {

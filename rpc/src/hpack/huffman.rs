@@ -16,8 +16,8 @@ const LENGTHS: [u8; 256] = [
 ];
 const LONGEST: usize = 30;
 
-/// The codes by length: the first code, the number of codes, and the index in `bytes` of the first code's
-/// byte.
+/// The Huffman codes by length in bits: the first code, the number of codes, and the index in `bytes` of the
+/// first code's byte.
 struct Code {
     first: [u32; LONGEST + 1],
     count: [u32; LONGEST + 1],
@@ -64,7 +64,7 @@ pub(super) fn decode(coded: &[u8]) -> Option<Vec<u8>> {
             }
         }
     }
-    // The last byte is padded with ones, fewer than eight.
+    // The last byte is padded with fewer than eight one bits.
     (len < 8 && code == (1 << len) - 1).then_some(bytes)
 }
 
@@ -72,7 +72,7 @@ pub(super) fn decode(coded: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// The strings of RFC 7541, appendix C.4 and C.6.
+    /// The Huffman-coded strings of RFC 7541, appendix C.4 and C.6.
     #[test]
     fn example_strings_of_the_rfc_are_decoded() {
         let coded = [0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];

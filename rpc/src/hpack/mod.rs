@@ -1,5 +1,5 @@
-//! Header compression (RFC 7541): blocks are decoded with a full dynamic table and encoded with one of two
-//! fields.
+//! Header compression (RFC 7541): header blocks are decoded with a full dynamic table, and encoded with a
+//! dynamic table of at most two fields.
 
 mod decode;
 mod encode;
@@ -11,7 +11,7 @@ pub(crate) use encode::{Encoder, put_field, put_status};
 
 use bytes::Bytes;
 
-/// The content type of gRPC calls; with a message format, the content type has this prefix.
+/// The content type of gRPC calls, or its prefix if it also names the message format.
 pub(crate) const GRPC: &[u8] = b"application/grpc";
 
 /// A header field. Clones share its memory.
@@ -26,7 +26,7 @@ impl Field {
         Field { name: Bytes::from_static(name.as_bytes()), value: Bytes::from_static(value.as_bytes()) }
     }
 
-    /// Returns the size of the field by RFC 7541's measure (section 4.1), bytes.
+    /// Returns the size of the field as RFC 7541, section 4.1, measures it, bytes.
     fn size(&self) -> usize {
         self.name.len() + self.value.len() + 32
     }

@@ -1,9 +1,9 @@
-//! The static and the dynamic table of header fields.
+//! HPACK's static and dynamic tables of header fields.
 
 use super::Field;
 use std::collections::VecDeque;
 
-/// Largest size of a connection's dynamic table by RFC 7541's measure, bytes.
+/// Largest size of a connection's dynamic table, measured as in RFC 7541, section 4.1, bytes.
 pub(super) const MAX_TABLE_SIZE: usize = 4096;
 
 /// The static table (RFC 7541, appendix A).
@@ -84,7 +84,8 @@ impl Table {
         Table { dynamic: VecDeque::new(), size: 0, limit: MAX_TABLE_SIZE }
     }
 
-    /// Returns the field with an index; indices begin at 1, and the dynamic table follows the static one.
+    /// Returns the field with the index `number`; indices begin at 1, and the dynamic table follows the
+    /// static table.
     pub(super) fn get(&self, number: usize) -> Option<Field> {
         let index = number.checked_sub(1)?;
         match STATIC.get(index) {
@@ -93,8 +94,8 @@ impl Table {
         }
     }
 
-    /// Adds a field and evicts the oldest fields for it. A field larger than the table empties it (RFC 7541,
-    /// section 4.4).
+    /// Adds a field, after evicting the oldest fields until it fits. A field larger than the table's limit
+    /// empties the table and is not added (RFC 7541, section 4.4).
     pub(super) fn add(&mut self, field: Field) {
         self.shrink_to(self.limit.saturating_sub(field.size()));
         if field.size() <= self.limit {
@@ -103,7 +104,8 @@ impl Table {
         }
     }
 
-    /// Sets the size that the client's encoder uses; at most [`MAX_TABLE_SIZE`].
+    /// Sets the limit on the table's size that the client's encoder has announced, at most
+    /// [`MAX_TABLE_SIZE`].
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
         self.shrink_to(limit);

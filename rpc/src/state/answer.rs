@@ -1,5 +1,5 @@
-//! The sending side of a connection's state: answers become frames, as the client's flow-control windows
-//! allow.
+//! The sending side of a connection's state: answers become frames as far as the client's flow-control
+//! windows allow.
 
 use super::{ConnectionState, enqueue};
 use crate::frame::{self, Reason, kind};
@@ -8,13 +8,14 @@ use crate::stream::Trailers;
 use bytes::Bytes;
 use std::task::Waker;
 
-/// Bytes in the outbox above which no further frames are made.
+/// Number of bytes in the outbox above which no further frames of queued answers are added to it.
 const MAX_IN_OUTBOX: usize = 1 << 20;
 /// Pending bytes of a streamed answer below which its writer continues.
 const LOW_WATER: usize = 64 << 10;
 
 impl ConnectionState {
-    /// Begins an answer with a header block. Returns false if the client has ended the stream.
+    /// Begins the answer of stream `id` with a header block, which is the whole answer if `ends`. Returns
+    /// false if the stream has been removed.
     pub(crate) fn begin_answer(&mut self, id: u32, block: &[u8], ends: bool) -> bool {
         if !self.streams.contains_key(&id) {
             return false;
@@ -26,7 +27,7 @@ impl ConnectionState {
         true
     }
 
-    /// Appends to an answer that has begun; trailers end the answer.
+    /// Appends bytes to an answer that has begun; `trailers` end the answer.
     pub(crate) fn continue_answer(&mut self, id: u32, bytes: Bytes, trailers: Option<Trailers>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.answer.add(bytes);
@@ -34,7 +35,7 @@ impl ConnectionState {
         enqueue(&mut self.send_queue, id, stream);
     }
 
-    /// Answers with one message, which begins with gRPC's message header.
+    /// Queues a successful answer of one message, which begins with gRPC's message header.
     pub(crate) fn answer(&mut self, id: u32, message: impl IntoIterator<Item = Bytes>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         for piece in message {
@@ -45,8 +46,8 @@ impl ConnectionState {
         self.put_fields(id, false, Encoder::put_answer_fields);
     }
 
-    /// Returns whether a streamed answer may continue; if not, `waker` is wakers when it may. `None` if the
-    /// client has ended the stream.
+    /// Returns whether a streamed answer may continue; if not, `waker` is woken once it may. `None` if the
+    /// stream has been removed.
     pub(crate) fn poll_capacity(&mut self, id: u32, waker: &Waker) -> Option<bool> {
         let answer = &mut self.streams.get_mut(&id)?.answer;
         let may = answer.pending_len < LOW_WATER;
@@ -56,7 +57,7 @@ impl ConnectionState {
         Some(may)
     }
 
-    /// Makes frames of the queued answers, as far as the flow-control windows allow.
+    /// Moves queued answers to the outbox as frames, as far as the flow-control windows allow.
     pub(crate) fn fill_outbox(&mut self) {
         while self.out.len() < MAX_IN_OUTBOX
             && let Some(&id) = self.send_queue.front()
@@ -67,7 +68,7 @@ impl ConnectionState {
             };
             let answer = &mut stream.answer;
             if answer.pending_len > 0 && answer.window > 0 && self.out_window <= 0 {
-                // All queued streams wait for the connection's window.
+                // The connection's window is exhausted, so all queued streams wait for it.
                 return;
             }
             self.send_queue.pop_front();
@@ -106,7 +107,7 @@ impl ConnectionState {
         self.out.put(|out| {
             let (mut kind, mut flags) = (kind::HEADERS, if ends { frame::END_STREAM } else { 0 });
             let mut rest = &self.header_block[..];
-            // An empty block needs a HEADERS frame too.
+            // The loop runs at least once, because an empty block needs a HEADERS frame too.
             loop {
                 let (part, behind) = rest.split_at(rest.len().min(self.max_out_frame));
                 if behind.is_empty() {
@@ -121,7 +122,7 @@ impl ConnectionState {
         });
     }
 
-    /// Removes a stream whose answer is complete; the client is asked to send no more of its request.
+    /// Removes a stream whose answer is complete, and resets it if the client has not sent its whole request.
     fn finish_answer(&mut self, id: u32) {
         if let Some(stream) = self.streams.remove(&id) {
             if !stream.request.has_ended {

@@ -42,24 +42,26 @@ pub(crate) struct ConnectionState {
     /// The highest stream number that the client has used.
     last_stream: u32,
     read_state: ReadState,
-    /// The flow-control window for requests: bytes that the client may still send.
+    /// The flow-control window of the connection for requests: number of bytes that the client may still
+    /// send.
     window: u32,
-    /// Bytes that were read but not yet granted to the client again by a WINDOW_UPDATE.
+    /// Number of bytes that were read or discarded and not yet granted to the client again by a
+    /// WINDOW_UPDATE.
     released: u32,
     pub(crate) out: Outbox,
-    /// The client's flow-control window for the connection, bytes.
+    /// The flow-control window of the connection for answers: number of bytes that the client still accepts.
     out_window: i64,
-    /// The client's initial flow-control window for a stream, bytes.
+    /// The initial flow-control window of a stream for answers, from the client's settings, bytes.
     initial_out_window: i64,
     max_out_frame: usize,
-    /// Streams that have bytes or trailers to send, in order.
+    /// The numbers of the streams that have bytes or trailers to send, which take turns in this order.
     send_queue: VecDeque<u32>,
     /// Set when the server stops or the client has violated the protocol: new streams are refused.
     is_leaving: bool,
     pub(crate) is_broken: bool,
-    /// Set while a task waits until the socket is writable.
+    /// Set while an asynchronous task waits until the socket is writable; only that task writes then.
     pub(crate) is_write_blocked: bool,
-    /// Tasks to wake once the lock of this state is released.
+    /// Wakers of tasks to wake once the lock of this state is released.
     pub(crate) wakers: Vec<Waker>,
 }
 
@@ -77,7 +79,7 @@ pub(crate) struct ReadEvents {
 pub(crate) enum RequestPart {
     Bytes(Bytes),
     End,
-    /// The stream has been removed.
+    /// The end of the call: its stream has been removed, so the rest of the request will not arrive.
     Gone,
 }
 
@@ -127,8 +129,8 @@ impl ConnectionState {
         }
     }
 
-    /// Counts bytes of a stream that were read or discarded, and grants them to the client again by a
-    /// WINDOW_UPDATE once they are half of the window.
+    /// Counts bytes of a stream that were read or discarded, and grants all counted bytes to the client again
+    /// by a WINDOW_UPDATE once they are half of the window.
     fn release_window(&mut self, id: u32, bytes: u32) {
         let grant = |window: &mut u32, released: &mut u32, id: u32, out: &mut Outbox| {
             *released += bytes;
@@ -146,7 +148,8 @@ impl ConnectionState {
         }
     }
 
-    /// Resets a stream because its client violated the protocol.
+    /// Cancels a call and resets its stream with an error code, because the client violated the protocol or a
+    /// limit.
     fn end_stream(&mut self, id: u32, reason: Reason, events: &mut ReadEvents) {
         if self.remove_stream(id, events) {
             self.reset(id, reason);
@@ -174,13 +177,13 @@ impl ConnectionState {
         self.out.put(|out| frame::put(kind::RST_STREAM, 0, id, &reason.0.to_be_bytes(), out));
     }
 
-    /// Queues a PING, to find out whether the client is alive.
+    /// Queues a PING, which a live client answers.
     pub(crate) fn ping(&mut self) {
         self.out.put(|out| frame::put(kind::PING, 0, 0, &[0; 8], out));
     }
 
-    /// Queues a GOAWAY: the connection ends at once, or when the calls that the client has begun are
-    /// answered.
+    /// Queues a GOAWAY, which tells the client why the connection ends and the last stream that is answered.
+    /// Later streams are refused.
     pub(crate) fn send_goaway(&mut self, reason: Reason, why: &str) {
         self.is_leaving = true;
         let payload = [&self.last_stream.to_be_bytes()[..], &reason.0.to_be_bytes(), why.as_bytes()].concat();

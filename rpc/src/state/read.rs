@@ -10,17 +10,17 @@ use std::task::Waker;
 
 /// Largest header block of a call in its encoded form, bytes; only DATA frames may be longer than this.
 pub(super) const MAX_HEADER_BLOCK: usize = 64 << 10;
-/// The largest request, bytes: protobuf's limit and gRPC's message header.
+/// Largest request, bytes: a message of protobuf's largest size with gRPC's message header.
 const MAX_REQUEST: usize = (1 << 31) - 1 + 5;
 
-/// The element of the protocol that a client's next bytes belong to.
+/// The element of the HTTP/2 protocol that a client's next bytes belong to.
 #[derive(Debug)]
 pub(super) enum ReadState {
     Preface,
     FrameHeader,
     /// The payload of a frame that is processed as a whole.
     Payload(FrameHeader),
-    /// The header of the CONTINUATION frame that a header block needs.
+    /// The header of the CONTINUATION frame that must follow an incomplete header block.
     ContinuationHeader(HeaderBlock),
     /// The payload of a CONTINUATION frame.
     Continuation {
@@ -45,17 +45,17 @@ pub(super) struct HeaderBlock {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DataFrame {
     stream: u32,
-    /// Bytes of the message that are still to be received.
+    /// Number of bytes of the message that are still to be received.
     left: usize,
-    /// Bytes of padding that are still to be received.
+    /// Number of bytes of padding that are still to be received.
     padding: usize,
     /// Set for the last frame of a request.
     ends: bool,
 }
 
 impl ConnectionState {
-    /// Processes the complete elements at the start of `bytes`. Returns their length; the caller passes the rest again,
-    /// together with the bytes that follow.
+    /// Processes the complete protocol elements at the start of `bytes`. Returns their length; the caller
+    /// passes the other bytes again, together with the bytes received next.
     ///
     /// # Errors
     /// For a protocol violation that ends the connection.
@@ -65,7 +65,8 @@ impl ConnectionState {
         Ok(bytes.len() - rest.len())
     }
 
-    /// Processes one element. Returns false if `rest` is too short.
+    /// Processes one protocol element at the start of `rest`, and removes it. Returns false if the element is
+    /// incomplete.
     fn read_next(&mut self, rest: &mut &[u8], events: &mut ReadEvents) -> Result<bool, Violation> {
         match std::mem::replace(&mut self.read_state, ReadState::FrameHeader) {
             ReadState::Preface => self.read_preface(rest),
@@ -78,7 +79,8 @@ impl ConnectionState {
         }
     }
 
-    /// Sets the state in which more bytes are needed.
+    /// Sets the state in which the next received bytes are processed. Returns false, because more bytes are
+    /// needed.
     fn wait_in(&mut self, state: ReadState) -> bool {
         self.read_state = state;
         false
@@ -238,7 +240,7 @@ impl ConnectionState {
     /// Appends message bytes to a request, and wakes its reader if the reader takes parts.
     fn buffer_data(&mut self, id: u32, payload: &[u8], events: &mut ReadEvents) {
         let Some(stream) = self.streams.get_mut(&id) else {
-            // The call has ended; its bytes still count against the connection's window.
+            // The stream has been removed, but its bytes still count against the connection's window.
             return self.release_window(id, payload.len() as u32);
         };
         let request = &mut stream.request;
@@ -320,7 +322,8 @@ impl ConnectionState {
             match self.streams.get(&id) {
                 Some(stream) if ends && !stream.request.has_ended => self.end_request(id),
                 Some(_) => self.end_stream(id, Reason::PROTOCOL_ERROR, events),
-                // The client may have sent the trailers before it saw the end of the stream.
+                // The stream has been removed; the client may have sent the trailers before it received the
+                // stream's end.
                 None => {}
             }
             return Ok(());
@@ -363,7 +366,7 @@ impl ConnectionState {
                     self.max_out_frame = (value as usize).min(MAX_FRAME);
                 }
                 setting::ENABLE_PUSH if value > 1 => return Err(Violation::protocol("a setting")),
-                // The other settings concern features that this server does not use.
+                // All other settings concern features that this server does not use.
                 _ => {}
             }
         }
@@ -421,8 +424,8 @@ impl ConnectionState {
         Some(buffered.into())
     }
 
-    /// Removes and returns the received part of a request, or the complete request if `is_read_whole`. `None` if there is
-    /// nothing to return yet: then `waker` is wakers when there is.
+    /// Removes and returns the received part of a request, or the complete request if `is_read_whole`. If it
+    /// has not arrived yet, returns `None`, and `waker` is woken once it has.
     pub(crate) fn poll_part(&mut self, id: u32, is_read_whole: bool, waker: &Waker) -> Option<RequestPart> {
         let Some(Stream { request, .. }) = self.streams.get_mut(&id) else { return Some(RequestPart::Gone) };
         let newly_whole = is_read_whole && !request.is_read_whole;
@@ -453,7 +456,7 @@ impl DataFrame {
     }
 }
 
-/// Checks the length of a frame.
+/// Checks the length of a frame against the limit and the fixed lengths of its type.
 fn check_len(header: FrameHeader) -> Result<(), Violation> {
     match header.kind {
         _ if header.len > MAX_FRAME => Err(Violation::size("a frame")),

@@ -94,7 +94,7 @@ fn calls_are_read_from_any_split_of_their_bytes() {
         &settings(&[(99, 1)]),
         &headers(1),
         &frame(kind::DATA, 0, 1, b"ab"),
-        // Frames of other streams and frames of unknown type come between.
+        // Frames of other streams and frames of unknown type may come between the frames of a request.
         &frame(kind::HEADERS, 0, 3, first),
         &frame(kind::CONTINUATION, END_HEADERS, 3, second),
         &frame(200, 0xff, 77, b"?"),
@@ -158,7 +158,7 @@ fn answers_respect_flow_control_windows() {
     assert_eq!(left, [(1, 15, 0), (1, 0, 5), (3, 14, 0), (3, 0, 5)]);
     assert!(state.streams.is_empty());
 
-    // The connection's window counts as well: the bytes sent so far have used some of it.
+    // Answers are also limited by the connection's window, a part of which the bytes sent so far have used.
     read(&mut state, &[settings(&[(setting::INITIAL_WINDOW_SIZE, 1 << 20)]), headers(5)].concat());
     sent_frames(&mut state);
     state.answer(5, [Bytes::from(vec![5; 100_000]), Bytes::new()]);
@@ -272,7 +272,7 @@ fn stream_errors_reset_only_the_stream() {
         read(&mut state, bytes);
         assert_eq!(resets(&mut state), [(1, reason.0)], "{what}");
         assert_eq!(state.poll_part(1, true, noop_waker_ref()), Some(RequestPart::Gone), "{what}");
-        // The other call continues.
+        // The call on the other stream continues.
         read(&mut state, &frame(kind::DATA, END_STREAM, 3, b"z"));
         assert_eq!(state.take_whole_request(3).as_deref(), Some(&b"z"[..]), "{what}");
     }
@@ -332,7 +332,7 @@ fn cancelled_calls_are_removed() {
     assert!(state.streams.is_empty());
     state.answer(1, [Bytes::new(), Bytes::new()]);
     assert!(!state.begin_answer(1, &[], true) && state.poll_capacity(1, noop_waker_ref()).is_none());
-    // Frames that the client sent before it saw the end of the stream are ignored.
+    // Frames that the client sent before it received the stream's end are ignored.
     read(&mut state, &[frame(kind::DATA, END_STREAM, 1, b"x"), window_update(1, 5)].concat());
     assert!(sent_frames(&mut state).iter().all(|(kind, ..)| ![kind::DATA, kind::RST_STREAM].contains(kind)));
 }
@@ -348,7 +348,7 @@ fn calls_in_progress_are_answered_after_goaway() {
     assert!(frames.contains(&(kind::RST_STREAM, 0, 3, Reason::REFUSED_STREAM.0.to_be_bytes().to_vec())));
     assert!(!state.is_over());
     state.answer(1, [Bytes::new(), Bytes::new()]);
-    // The client has not ended its request, and the rest of it is not needed.
+    // The stream is reset, because the client has not ended its request and the server needs no more of it.
     assert_eq!(resets(&mut state), [(1, 0)]);
     assert!(state.is_over());
 }
@@ -377,7 +377,7 @@ fn random_changes_of_the_input_do_not_panic() {
     for _ in 0..20_000 {
         let mut bytes = good.clone();
         for _ in 0..=random(3) {
-            // The preface stays intact, because most changes there would end the connection at once.
+            // The preface is not changed, because most changes of it would end the connection at once.
             let at = PREFACE.len() + random(bytes.len() - PREFACE.len());
             bytes[at] = random(256) as u8;
         }

@@ -1,5 +1,5 @@
-//! Values that were received over links and not yet consumed. Their senders limit the bytes in flight, so
-//! each consumed value is reported back.
+//! Values that were received over links and not yet consumed by a receive. Senders limit the bytes in flight,
+//! so each consumed value is reported to its sender.
 
 use crate::transport::{Inbound, pushed_bytes};
 use device::rendezvous::Sent;
@@ -7,20 +7,20 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// The link that a value came from, and the memory that the value takes, bytes.
+/// The link over which a value came, and the size of its memory, bytes.
 type Arrival = (Arc<Inbound>, u64);
 
-/// The unconsumed values and the offers of one step.
+/// The values of one step that were received and not yet consumed, and those that a sender offers.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    /// The values that take memory, by key.
+    /// The unconsumed values that count against their sender's limit, by rendezvous key.
     unconsumed: Mutex<FxHashMap<Arc<str>, Arrival>>,
-    /// Values that a sender withholds until they are requested, by key.
+    /// The links of the senders that withhold a value until it is requested, by the value's rendezvous key.
     offers: Mutex<FxHashMap<Arc<str>, Arc<Inbound>>>,
 }
 
 impl Arrivals {
-    /// Records a received value; one that it replaces counts as consumed.
+    /// Records a received value; an earlier value under the same key is reported as consumed.
     pub(super) fn record(&self, from: &Arc<Inbound>, key: &Arc<str>, sent: &Sent) {
         let bytes = pushed_bytes(sent);
         if bytes == 0 {
@@ -45,7 +45,7 @@ impl Arrivals {
         self.offers.lock().insert(key.clone(), from.clone());
     }
 
-    /// Removes the offer for a key. Returns the link to request the value from.
+    /// Removes the offer for a key. Returns the link over which to request the value.
     pub(super) fn take_offer(&self, key: &Arc<str>) -> Option<Arc<Inbound>> {
         let mut offers = self.offers.lock();
         if offers.is_empty() { None } else { offers.remove(key) }

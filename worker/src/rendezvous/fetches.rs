@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Most receives that a message names.
+/// Most receives that an error message names; it gives the number of further ones.
 const MAX_NAMED: usize = 3;
 
 /// The key of a receive, and the task to receive from.
@@ -21,7 +21,7 @@ type Fetch = (Arc<RendezvousKey>, Arc<Peer>);
 /// The receives of a step that are in progress.
 #[derive(Debug, Default)]
 pub(super) struct Fetches {
-    /// The reason why the step ended.
+    /// The reason why the step ended; receives that are dropped without an answer fail with it.
     reason: Mutex<Option<Error>>,
     open: Mutex<FxHashMap<u64, Fetch>>,
     next: AtomicU64,
@@ -30,7 +30,7 @@ pub(super) struct Fetches {
 }
 
 impl Fetches {
-    /// Registers a receive. The returned answer completes it.
+    /// Registers a receive, which the returned [`FetchAnswer`] completes.
     pub(super) fn open(
         self: &Arc<Self>,
         key: &Arc<RendezvousKey>,
@@ -43,7 +43,8 @@ impl Fetches {
         FetchAnswer { id, fetches: self.clone(), receive: Some(receive), timer }
     }
 
-    /// Sets the reason for receives that are dropped unanswered; the first reason is retained.
+    /// Sets the reason with which receives that are dropped without an answer fail; the first reason is
+    /// retained.
     pub(super) fn end(&self, reason: &Error) {
         self.reason.lock().get_or_insert_with(|| reason.clone());
     }
@@ -53,7 +54,7 @@ impl Fetches {
         self.restarted.load(Ordering::Relaxed)
     }
 
-    /// Describes the receives in progress, for messages; empty if there are none.
+    /// Returns the end of an error message that names the receives in progress; empty if there are none.
     pub(super) fn awaited(&self) -> String {
         let open = self.open.lock();
         let name = |(key, peer): &Fetch| format!("{} from {} at {}", key.edge, peer.task(), peer.address());
@@ -120,7 +121,7 @@ impl Drop for FetchAnswer {
     }
 }
 
-/// Converts another task's failure into a failure of a step here.
+/// Converts the status that another task answered into an error of the step in this process.
 pub(crate) fn to_error(status: Status) -> Error {
     let error = Error::new(status.code, status.message);
     if status.derived { error.derived() } else { error }

@@ -24,27 +24,27 @@ use std::sync::{Arc, OnceLock, Weak};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-/// The values of one step. Values from other tasks can be received after [`StepRendezvous::bind`].
+/// The rendezvous of one step. It can receive values from other tasks after [`StepRendezvous::bind`].
 #[derive(Debug)]
 pub(crate) struct StepRendezvous {
     step_id: i64,
     /// The values sent and received within this process.
     local: LocalRendezvous,
     remote: OnceLock<Remote>,
-    /// A reference to this object, for sends that have to wait for the standby.
+    /// A reference to this object, for sends that wait until the standby has the changes made before them.
     self_ref: OnceLock<Weak<StepRendezvous>>,
     fetches: Arc<Fetches>,
     pushes: Pushes,
     arrivals: Arc<Arrivals>,
 }
 
-/// The means to reach other tasks.
+/// The objects by which a step sends to and receives from other tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct Remote {
     pub(crate) runtime: Handle,
     pub(crate) peers: Arc<Peers>,
     pub(crate) link_table: Arc<LinkTable>,
-    /// The prefix of the names of this task's own devices.
+    /// The prefix of the names of this task's devices, such as `/job:ps/replica:0/task:1/`.
     pub(crate) own_prefix: Arc<str>,
     pub(crate) transfers: Arc<Transfers>,
     /// The replication state, if the task is replicated.
@@ -64,11 +64,11 @@ impl StepRendezvous {
         }
     }
 
-    /// Sets the means to reach other tasks, and the routes to the tasks that the step sends to. Only the
-    /// first call has an effect.
+    /// Enables transfers to and from other tasks: `receivers` are the routes to the tasks that the step sends
+    /// to. Only the first call has an effect.
     pub(crate) fn bind(self: &Arc<Self>, remote: Remote, receivers: &Arc<[Arc<Route>]>) {
         if remote.primary.is_some() {
-            // An earlier call has set the same value.
+            // An error means that an earlier call has set the same value.
             let _is_first = self.self_ref.set(Arc::downgrade(self));
         }
         if self.remote.set(remote).is_ok() {
@@ -91,8 +91,8 @@ impl StepRendezvous {
         self.fetches.has_restarted_peer()
     }
 
-    /// Describes the values that the step still waits for from other tasks, for messages; empty if there are
-    /// none.
+    /// Returns the end of an error message that names the values that the step awaits from other tasks; empty
+    /// if there are none.
     pub(crate) fn awaited(&self) -> String {
         self.fetches.awaited()
     }
@@ -105,15 +105,15 @@ impl StepRendezvous {
         }
     }
 
-    /// Delivers a value that was piggybacked on an answer. Such values are small and not counted as bytes in
-    /// flight.
+    /// Delivers a value that was piggybacked on an answer. Piggybacked values are small and not counted as
+    /// bytes in flight.
     pub(crate) fn deliver_piggybacked(&self, key: &Arc<str>, sent: Sent) {
-        // A step that has ended needs the value no more.
+        // An error means that the step has ended and needs the value no more.
         let _ = self.local.put(key, sent);
     }
 
-    /// Records that a sender withholds a value until it is requested; requests the value if a receiver waits
-    /// for it.
+    /// Records that a sender offers a value, which it sends when requested; requests it now if a receive
+    /// waits for it.
     pub(crate) fn record_offer(&self, from: &Arc<Inbound>, key: &Arc<str>) {
         self.arrivals.record_offer(from, key);
         if self.local.is_awaited(key) {
@@ -121,7 +121,7 @@ impl StepRendezvous {
         }
     }
 
-    /// Requests a value if it was offered.
+    /// Requests the value under a key if its sender has offered it.
     fn request_offered(&self, key: &Arc<str>) {
         if let Some(from) = self.arrivals.take_offer(key) {
             from.request(self.step_id, key);
@@ -133,19 +133,19 @@ impl StepRendezvous {
         self.local.fail_receivers(|key| link.carries(key), &link.broken_error());
     }
 
-    /// Marks the step as having sent everything: its receivers need not be notified of its end.
+    /// Marks the step as having sent all its values: the receiving tasks need not be notified of its end.
     pub(crate) fn succeed(&self) {
         self.pushes.succeed();
     }
 
-    /// Aborts like [`Rendezvous::abort`], and notifies the receivers unless the step has
+    /// Aborts like [`Rendezvous::abort`], and notifies the receiving tasks unless the step has
     /// [succeeded](StepRendezvous::succeed).
     pub(crate) fn fail(&self, reason: &Error) {
         self.pushes.fail(self.step_id, reason);
         self.abort(reason.clone());
     }
 
-    /// Sends the values that waited for a link over a new one.
+    /// Sends the values that waited for a link on this route over `link`, which has just been opened.
     pub(crate) fn link_up(&self, route: &Arc<Route>, link: &Arc<Outbound>) {
         self.pushes.link_up(self.step_id, route, link);
         for key in self.pushes.take_pending(route) {
@@ -164,7 +164,7 @@ impl StepRendezvous {
         self.flush();
     }
 
-    /// Fails the step if a waiting value could not be sent, because the value is lost.
+    /// Fails the step if sending a stored value failed, because the value is lost then.
     fn fail_on_error(&self, sent: device::Result<()>) {
         if let Err(error) = sent {
             self.fail(&error);
@@ -176,7 +176,8 @@ impl StepRendezvous {
         self.pushes.has_used(link)
     }
 
-    /// Sends a value over a link; if too many bytes are in flight, stores the value and offers it instead.
+    /// Sends a value over a link; if too many bytes are in flight, stores the value and offers it to the
+    /// receiver.
     fn push(&self, link: &Arc<Outbound>, key: &Arc<str>, sent: Sent) -> device::Result<()> {
         self.local.check()?;
         if !self.pushes.push(link, self.step_id, key, &sent)? {
@@ -186,7 +187,7 @@ impl StepRendezvous {
         Ok(())
     }
 
-    /// Returns the means to reach the receiver if it is another task.
+    /// Returns the [`Remote`] if the receiver of the values under `key` is another task.
     fn remote_for(&self, key: &RendezvousKey) -> Option<&Remote> {
         self.remote.get().filter(|remote| !key.dst_device.starts_with(&*remote.own_prefix))
     }
@@ -202,8 +203,8 @@ impl StepRendezvous {
             let sent = self.local.take(key);
             sent.is_some_and(|sent| self.local.put(key, sent).is_ok())
         };
-        // The value is stored before its key is added: a link that finds the key then finds the value. A link
-        // that came up between the two is found below.
+        // The value is stored before its key is added, so that a new link which finds the key also finds the
+        // value. A link that comes up after the value was stored and before its key was added is found below.
         self.local.send(key, sent)?;
         self.pushes.add_pending(&route, &key.text, is_stored);
         if let Some(link) = route.link() {
@@ -212,11 +213,11 @@ impl StepRendezvous {
         Ok(())
     }
 
-    /// Sends a value to another task after the standby has the changes made so far: other tasks must not see
-    /// the consequences of a change that could be lost.
+    /// Sends a value to another task once the standby has applied all changes made before: other tasks must
+    /// not see the consequences of a change that could be lost.
     fn send_when_replicated(&self, primary: &Arc<Primary>, key: &Arc<RendezvousKey>, sent: Sent) {
         let bound = self.self_ref.get().and_then(Weak::upgrade).zip(self.remote.get().cloned());
-        // The values of a step that no longer exists are not sent.
+        // A step that no longer exists sends no values.
         let Some((own, remote)) = bound else { return };
         let (primary, key) = (primary.clone(), key.clone());
         remote.runtime.clone().spawn(async move {
@@ -228,8 +229,8 @@ impl StepRendezvous {
         });
     }
 
-    /// Receives a value from another task: waits for the push of a sender that pushes to this device, or else
-    /// fetches.
+    /// Receives a value from another task: waits for it if the sender has a link and pushes the values for
+    /// this device, or else fetches it.
     fn receive(&self, remote: &Remote, key: &Arc<RendezvousKey>, receive: Receive) {
         let peer = match remote.peers.source_of(key) {
             Ok(peer) => peer,
@@ -249,7 +250,7 @@ impl StepRendezvous {
         self.request_offered(&key.text);
     }
 
-    /// Calls `then` with a value that is pushed under `key`, and reports it as consumed.
+    /// Calls `then` with the value pushed under `key` once it has arrived, and reports the value as consumed.
     fn await_push(&self, key: &Arc<RendezvousKey>, then: impl FnOnce(device::Result<Sent>) + Send + 'static) {
         let (arrivals, text) = (self.arrivals.clone(), key.text.clone());
         self.local.recv(
@@ -323,7 +324,8 @@ impl Rendezvous for StepRendezvous {
         device: &Arc<Device>,
         tensor: &DeviceTensor,
     ) -> bool {
-        // A value that has to wait for the standby waits in host memory.
+        // A replicated task's values may have to wait for the standby, which they do in host memory, so none
+        // is shared.
         let remote = self.remote_for(key).filter(|remote| remote.primary.is_none());
         let Some(remote) = remote.filter(|_| tensor.memory.len() >= peer_buffer::MIN_SHARED_BYTES) else {
             return false;

@@ -7,17 +7,17 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The sending state of one step.
+/// The links and routes over which one step sends, its unsent values and its end.
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
-    /// Set when a value was posted to a link that has not been flushed.
+    /// Set when a frame was posted to one of `links` and that link has not been flushed since.
     needs_flush: AtomicBool,
-    /// The links that the step has used.
+    /// The links to which the step has posted frames.
     links: Mutex<Vec<Arc<Outbound>>>,
     pending: Mutex<PendingKeys>,
     /// The routes to the tasks that receive values of the step.
     receivers: OnceLock<Arc<[Arc<Route>]>>,
-    /// The end of the step's sending: success, or the reason why no more values follow.
+    /// Set once the step sends no more values: success, or the error that ended it.
     end: OnceLock<device::Result<()>>,
 }
 
@@ -25,11 +25,11 @@ pub(super) struct Pushes {
 #[derive(Debug, Default)]
 struct PendingKeys {
     keys: Vec<(Arc<Route>, Arc<str>)>,
-    /// Number of keys after the last removal of those whose values were fetched.
+    /// Number of keys that the last sweep left; a sweep removes the keys whose values were fetched meanwhile.
     swept: usize,
 }
 
-/// Number of keys below which none are removed.
+/// Number of pending keys below which no sweep takes place.
 const MIN_SWEPT: usize = 1024;
 
 impl Pushes {
@@ -40,12 +40,12 @@ impl Pushes {
         }
     }
 
-    /// Marks the step as having sent everything: receivers are not notified of later failures.
+    /// Marks the step as having sent all its values: receivers are not notified of later failures.
     pub(super) fn succeed(&self) {
         let _ = self.end.set(Ok(()));
     }
 
-    /// Notifies the receivers on links that no more values follow. Receivers that fetch get the failure as
+    /// Notifies the receivers that have a link of the step's failure. Receivers that fetch get the failure as
     /// the answer.
     pub(super) fn fail(&self, step_id: i64, reason: &Error) {
         if self.end.set(Err(reason.clone())).is_ok() {
@@ -53,8 +53,8 @@ impl Pushes {
         }
     }
 
-    /// Notifies all receivers on links if the step has failed. It is called after the receivers, the failure
-    /// or a link became known, so that the last of these calls has all three.
+    /// Notifies the receivers that have a link if the step has failed. It is called after the receivers were
+    /// set and after the failure was set, so that the later call finds both.
     fn notify_receivers(&self, step_id: i64) {
         if let Some(Err(reason)) = self.end.get() {
             let links = self.receivers().iter().filter_map(|route| route.link());
@@ -75,7 +75,7 @@ impl Pushes {
         self.receivers.get().map_or(&[], |receivers| receivers)
     }
 
-    /// Pushes a value that is ready, see [`Outbound::push`].
+    /// Pushes a value that a Send node has just sent, see [`Outbound::push`].
     pub(super) fn push(
         &self,
         link: &Arc<Outbound>,
@@ -86,7 +86,7 @@ impl Pushes {
         self.post_over(link, || link.push(step_id, key, sent, PushReason::Ready))
     }
 
-    /// Pushes a value that was requested, see [`Outbound::push`].
+    /// Pushes an offered value that its receiver has requested, see [`Outbound::push`].
     pub(super) fn answer(
         &self,
         link: &Arc<Outbound>,
@@ -102,8 +102,8 @@ impl Pushes {
         self.post_over(link, || link.offer(step_id, key))
     }
 
-    /// Calls `post`, which posts frames to a link. The link is recorded first: an answer to the frames may be
-    /// lost with the link, and the step must then be cancelled.
+    /// Calls `post`, which posts frames to a link. The link is recorded first, because the step must be
+    /// cancelled if the link breaks: frames in flight may be lost.
     fn post_over<T>(&self, link: &Arc<Outbound>, post: impl FnOnce() -> T) -> T {
         {
             let mut links = self.links.lock();
@@ -123,7 +123,7 @@ impl Pushes {
         }
     }
 
-    /// Returns whether the step has used a link.
+    /// Returns whether the step has posted frames to a link.
     pub(super) fn has_used(&self, link: &Arc<Outbound>) -> bool {
         self.links.lock().iter().any(|known| Arc::ptr_eq(known, link))
     }
@@ -144,7 +144,7 @@ impl Pushes {
         pending.keys.push((route.clone(), key.clone()));
     }
 
-    /// Removes and returns the keys of the values that wait for a route.
+    /// Removes and returns the keys of the values that wait for a link on a route.
     pub(super) fn take_pending(&self, route: &Arc<Route>) -> Vec<Arc<str>> {
         let keys = &mut self.pending.lock().keys;
         keys.extract_if(.., |(of, _)| Arc::ptr_eq(of, route)).map(|(_, key)| key).collect()

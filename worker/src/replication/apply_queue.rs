@@ -1,5 +1,5 @@
-//! The queue of changes that a standby applies to its resources, one set after the other, while it receives
-//! more.
+//! The queue of change sets that a standby applies to its resources one after the other, while it receives
+//! further ones.
 
 use super::encode;
 use crate::worker::Worker;
@@ -10,17 +10,17 @@ use std::future::pending;
 use std::sync::Arc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// Changes that are applied together.
+/// Changes that a standby applies together: a batch, or one message of a snapshot.
 #[derive(Debug)]
 pub(super) struct ChangeSet {
-    /// The number of the batch that ends with this set.
+    /// The number of the batch whose last changes are in this set; `None` if more of the batch follows.
     pub(super) number: Option<u64>,
     /// Set if the standby has the complete state of the task after this batch.
     pub(super) is_whole: bool,
     pub(super) changes: Vec<pb::Change>,
 }
 
-/// The outcome of applying a set of changes.
+/// The result of applying a [`ChangeSet`], with the set's number and flag.
 #[derive(Debug)]
 pub(super) struct Applied {
     pub(super) number: Option<u64>,
@@ -50,7 +50,7 @@ impl ApplyQueue {
         self.running.is_some()
     }
 
-    /// Waits for the outcome of the first set; pending forever if the queue is empty.
+    /// Waits until the first set has been applied. Returns its result; waits forever if the queue is empty.
     pub(super) async fn next(&mut self) -> Applied {
         let Some(running) = &mut self.running else { return pending().await };
         let applied = running.await;
@@ -59,7 +59,8 @@ impl ApplyQueue {
         applied.unwrap_or_else(|e| Applied { number: None, is_whole: false, result: Err(e.to_string()) })
     }
 
-    /// Waits for the set that is being applied, and discards the others.
+    /// Waits until the set in progress has been applied, and discards the queued sets. Returns its result, if
+    /// there was one.
     pub(super) async fn finish(mut self) -> Option<Applied> {
         self.waiting.clear();
         if self.is_busy() { Some(self.next().await) } else { None }

@@ -45,19 +45,19 @@ const LEASE: Duration = Duration::from_secs(5);
 /// Time for which a standby with the complete state waits for a message of the primary before it takes over.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// The state of a process as a probe of its port shows it.
+/// The state of a task's process that a connection attempt to its port reveals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProcessState {
     Alive,
     /// The process was a standby, and has taken over.
     HasTakenOver,
-    /// Its machine answers, but no process has the port.
+    /// The process's machine refuses the connection, or another process has the port.
     Ended,
-    /// The machine or the network to it may be down.
+    /// The process may still run: the connection attempt timed out or failed without being refused.
     Unreachable,
 }
 
-/// Probes the process that listens at an address.
+/// Returns the state of the process that listens at an address.
 async fn probe(address: &str) -> ProcessState {
     process_state(timeout(PROBE_TIMEOUT, async { connect(address).await.map(|_| ProcessState::Alive) }).await)
 }
@@ -72,7 +72,8 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
             Ok(stream) => return Ok(stream),
             Err(error) => match error.kind() {
                 ErrorKind::ConnectionRefused => refused = Some(error),
-                // The machine has no addresses of this family.
+                // This machine does not support the address family, so the attempt says nothing about the
+                // process.
                 ErrorKind::NetworkUnreachable | ErrorKind::AddrNotAvailable | ErrorKind::Unsupported => {}
                 _ => unreachable_error = Some(error),
             },
@@ -81,8 +82,8 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
     Err(unreachable_error.or(refused).unwrap_or_else(|| ErrorKind::NetworkUnreachable.into()))
 }
 
-/// Probes a process like [`probe`], and checks that it sends `token` on the port: another process may have
-/// got the port.
+/// Returns the state of a standby's process like [`probe`], and checks that it sends `token` or its
+/// complement: after its end, another process may have got the port.
 async fn probe_token(address: &str, token: u64) -> ProcessState {
     let ask = async {
         let mut stream = connect(address).await?;
@@ -97,7 +98,7 @@ async fn probe_token(address: &str, token: u64) -> ProcessState {
     process_state(timeout(PROBE_TIMEOUT, ask).await)
 }
 
-/// Interprets the outcome of a probe.
+/// Converts the result of a connection attempt into the state of the process.
 fn process_state(outcome: Result<io::Result<ProcessState>, Elapsed>) -> ProcessState {
     match outcome {
         Ok(Ok(state)) => state,

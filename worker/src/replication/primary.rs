@@ -17,26 +17,26 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
 
-/// Time for which a run waits for the standby to acknowledge the run's changes, in addition to the time that
-/// the standby needs for the changes sent before at [`MIN_APPLY_RATE`].
+/// Time for which a run waits for the standby to acknowledge the run's changes, in addition to the time in
+/// which the standby applies the unapplied changes at [`MIN_APPLY_RATE`].
 const REPLICATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Rate at which a standby is expected to apply changes, bytes per second.
 const MIN_APPLY_RATE: usize = 8 << 20;
 /// Period of the probes for a lost standby's process.
 const PROBE_PERIOD: Duration = Duration::from_millis(200);
-/// Time after it began to serve for which a process that holds nothing delays sessions, because a standby
-/// that holds the task's state may connect.
+/// Time for which a process that has just begun to serve without the task's state delays sessions, because a
+/// standby that holds the state may connect.
 const STARTUP_WAIT: Duration = Duration::from_secs(5);
 
-/// The replication state of a served task.
+/// The replication state of a task that this process serves: its journal of changes and its standby.
 pub(crate) struct Primary {
     task: TaskName,
     journal: Arc<Journal>,
     state: Mutex<PrimaryState>,
-    /// Held while changes are collected and queued, so that batches are sent in order. It is locked before
-    /// `state`.
+    /// Held while changes are taken from the journal and queued for the standby, so that batches are sent in
+    /// the order of their numbers. It is locked before `state`.
     order: Arc<tokio::sync::Mutex<()>>,
-    /// Notified of each change of `state`.
+    /// Notifies waiting runs after each change of `state`.
     changed: watch::Sender<()>,
     /// Cancelled when this process must stop serving.
     superseded: CancellationToken,
@@ -50,9 +50,9 @@ pub(crate) struct Primary {
 #[derive(Default)]
 struct PrimaryState {
     standby: Option<StandbyState>,
-    /// The number of the last batch.
+    /// The number of the last batch that was sent to a standby; 0 before the first.
     last_batch: u64,
-    /// Number of links that standbys have had.
+    /// Number of links that standbys have opened, which is also the number of the newest link.
     links: u64,
 }
 
@@ -81,7 +81,7 @@ impl Primary {
         self.superseded.cancelled().await;
     }
 
-    /// Records that other processes can connect from now on.
+    /// Records the time from which other processes can connect to this one.
     pub(crate) fn mark_serving(&self) {
         *self.serving_since.lock() = Instant::now();
     }
@@ -91,11 +91,12 @@ impl Primary {
         self.is_certain.send_replace(true);
     }
 
-    /// Waits until a standby that holds more than this newly started process is unlikely to connect.
+    /// Waits until a standby has connected or [`STARTUP_WAIT`] has passed, after which no standby with more
+    /// of the task's state than this newly started process is expected.
     pub(crate) async fn wait_until_certain(&self) {
         let mut is_certain = self.is_certain.subscribe();
         let end = *self.serving_since.lock() + STARTUP_WAIT;
-        // After the timeout there is no such standby to wait for.
+        // A timeout means that no standby with the task's state exists.
         let _ = timeout_at(end.into(), is_certain.wait_for(|is_certain| *is_certain)).await;
     }
 
@@ -130,7 +131,7 @@ impl Primary {
                     number = Some(nothing);
                     continue;
                 }
-                // Changes that are being collected must complete first.
+                // `send_changes` waits until a thread that collects changes at present has sent them.
                 WaitFor::Sending(presence) => {
                     match timeout_at(end.into(), self.run_in_order(Primary::send_changes)).await {
                         Ok(taken) => {
@@ -168,8 +169,9 @@ impl Primary {
             .is_none_or(|number| !matches!(self.wait_for_event(Some(number)), WaitFor::Nothing))
     }
 
-    /// Returns the event that a run must wait for until the standby has applied batch `number`, or, without a
-    /// number, the changes made so far.
+    /// Returns the next event that a run waits for before its answer. `number` is a link's number and the
+    /// number of the batch on it that the standby must apply; without it, all changes made so far must be
+    /// sent first.
     fn wait_for_event(&self, number: Option<(u64, u64)>) -> WaitFor {
         let state = self.state.lock();
         let Some(standby) = state.standby.as_ref().filter(|standby| standby.may_take_over) else {
@@ -187,8 +189,8 @@ impl Primary {
         }
     }
 
-    /// Calls `act` while no other thread collects changes. It completes even if the returned future is
-    /// dropped.
+    /// Calls `act` on a blocking thread while no other thread collects changes. `act` completes even if the
+    /// returned future is dropped.
     async fn run_in_order<T: Send + 'static>(
         self: &Arc<Self>,
         act: impl FnOnce(&Primary) -> T + Send + 'static,
@@ -201,17 +203,19 @@ impl Primary {
         .await
     }
 
-    /// Returns the standby's link and the last batch sent to it, if there are no further changes.
+    /// Returns the numbers of the standby's link and of the last batch sent to it; `None` if the journal has
+    /// further changes.
     fn last_batch_if_unchanged(&self) -> Option<(u64, u64)> {
-        // While another thread collects changes, the journal does not show them.
+        // Changes that another thread has taken from the journal and not yet sent would be overlooked.
         let _no_thread_collects = self.order.try_lock().ok()?;
         let state = self.state.lock();
         let standby = state.standby.as_ref().filter(|standby| standby.is_following())?;
         (!self.journal.has_notes()).then_some((standby.id, state.last_batch))
     }
 
-    /// Sends the collected changes. Returns the standby's link and the last batch sent to it; `None` if no
-    /// more batches may be in flight.
+    /// Sends the changes in the journal to the standby as one batch. Returns the numbers of the standby's
+    /// link and of the last batch; `None` if there is no standby to wait for, or no further batch may be in
+    /// flight.
     fn send_changes(&self) -> Option<(u64, u64)> {
         let (id, last, has_enough) = {
             let state = self.state.lock();
@@ -229,17 +233,18 @@ impl Primary {
         let batch = messages(Batch { number, ..Batch::default() }, changes).collect();
         let mut state = self.state.lock();
         state.last_batch = number;
-        // A standby that has connected anew meanwhile receives a snapshot instead.
+        // A standby that has opened a new link meanwhile is sent a snapshot instead of this batch.
         state.standby.as_mut().filter(|standby| standby.id == id)?.send(number, batch);
         Some((id, number))
     }
 
     /// Adds the standby that sent `hello` over this link. Returns the link's number. A standby that was
-    /// linked before is sent the batches that it has not applied. Any other receives a snapshot, and first
-    /// discards the state that it holds.
+    /// linked before is sent the batches that it has not applied. A new standby discards the state that it
+    /// holds and is sent a snapshot.
     ///
     /// # Errors
-    /// `Unavailable` while there is another standby, or if the standby's process cannot be reached from here.
+    /// `Unavailable` while there is another standby, or if this process cannot connect to the standby's
+    /// process.
     pub(super) async fn add_standby(
         self: &Arc<Self>,
         hello: FollowRequest,
@@ -247,7 +252,8 @@ impl Primary {
     ) -> Result<u64, Status> {
         if !self.can_resume(&hello)? {
             let presence = &hello.presence;
-            // Without a way to probe the process, a lost link would look like the end of the process.
+            // The process must be reachable, because a lost link is told from the end of the process by
+            // probing it.
             if probe_token(presence, hello.token).await != ProcessState::Alive {
                 let text = format!(
                     "{} cannot reach its standby's process at {presence}: allow connections to it",
@@ -309,11 +315,11 @@ impl Primary {
         }
     }
 
-    /// Sends the changes made since the snapshot, after which the standby has the complete state. Runs wait
-    /// for the standby from now on.
+    /// Sends the changes made since the snapshot, after which the standby has the complete state. From this
+    /// call on, runs wait for the standby's acknowledgements.
     fn complete_snapshot(&self, id: u64) {
-        // `may_take_over` is set before the changes are collected: a run that still sees it unset has its
-        // changes among them.
+        // `may_take_over` is set before the changes are collected: the changes of a run that still reads
+        // `false` are among those collected.
         let Some(number) = self.update_standby(id, |standby, number| {
             standby.may_take_over = true;
             Some(number)
@@ -328,8 +334,8 @@ impl Primary {
         }
     }
 
-    /// Updates the standby with this link and takes a new batch number for it. `None` if the link is not the
-    /// current one.
+    /// Calls `change` with the standby on link `id` and a new batch number. Returns `None` if the standby has
+    /// another link.
     fn update_standby<T>(
         &self,
         id: u64,
@@ -346,7 +352,7 @@ impl Primary {
         changed
     }
 
-    /// Processes the messages of a standby until its stream ends.
+    /// Processes the messages of the standby on link `id` until their stream ends.
     pub(super) async fn listen(self: Arc<Self>, id: u64, mut messages: Streaming<FollowRequest>) {
         let heartbeats = AbortOnDropHandle::new(tokio::spawn(self.clone().send_heartbeats(id)));
         while let Ok(Some(message)) = messages.message().await {
@@ -358,7 +364,7 @@ impl Primary {
         self.handle_lost_link(id).await;
     }
 
-    /// Sends heartbeats for as long as the link exists.
+    /// Sends heartbeats to the standby for as long as link `id` is its current link.
     async fn send_heartbeats(self: Arc<Self>, id: u64) {
         let mut period = interval(HEARTBEAT_PERIOD);
         loop {
@@ -396,7 +402,8 @@ impl Primary {
             standby.set_applied(applied);
             standby.snapshot()
         };
-        // The following calls wait for changes that are being collected.
+        // The calls of `run_in_order` wait until a thread that collects changes has sent them, so no lock of
+        // `state` is held.
         match snapshot {
             None => self.run_in_order(move |own| own.send_snapshot(id)).await?,
             Some(snapshot) if snapshot == applied => {
@@ -441,7 +448,7 @@ impl Primary {
         let _ = self.run_in_order(move |own| own.remove_standby(id)).await;
     }
 
-    /// Removes the standby with this link, if it is still the current one.
+    /// Removes the standby if `id` is still the number of its link.
     fn remove_standby(&self, id: u64) {
         if !self.is_standby(id) {
             return;
@@ -456,8 +463,8 @@ impl Primary {
         self.state.lock().standby.as_ref().is_some_and(|standby| standby.id == id)
     }
 
-    /// Stops serving if this process holds nothing and the standby that sent `hello` holds the task's state.
-    /// Returns whether it does so.
+    /// Stops serving if this process holds no state of the task and the standby that sent `hello` holds it.
+    /// Returns whether this process stops.
     pub(super) fn try_yield_to(&self, hello: &FollowRequest) -> bool {
         let is_blank = !self.journal.has_changed() && self.state.lock().links == 0;
         if hello.holds_state && is_blank {
@@ -472,12 +479,12 @@ impl Primary {
     }
 }
 
-/// The event that a run waits for.
+/// The event that a run on a replicated task waits for before its answer.
 enum WaitFor {
     Nothing,
-    /// The changes must be sent to the standby, whose address this is.
+    /// The sending of the changes to the standby, with the address of the standby's process.
     Sending(String),
-    /// The standby, whose address this is, must acknowledge the changes.
+    /// The standby's acknowledgement of the changes, with the address of the standby's process.
     Acknowledgement(String),
 }
 

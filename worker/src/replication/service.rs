@@ -10,12 +10,12 @@ use std::sync::Arc;
 use tokio::time::timeout;
 use tonic::{Request, Response, Streaming};
 
-/// The replication service of a served task.
+/// The replication service of the task that this process serves; empty if the task is not replicated.
 #[derive(Clone, Debug)]
 pub struct Replication(Option<Arc<Primary>>);
 
 impl Replication {
-    /// Creates the service; `None` for a task that is not replicated.
+    /// Makes the service; `primary` is `None` for a task that is not replicated.
     pub(crate) fn new(primary: Option<Arc<Primary>>) -> Replication {
         Replication(primary)
     }
@@ -42,7 +42,7 @@ impl ReplicationService for Replication {
             return Err(tonic::Status::aborted("you hold the task's state"));
         }
         let (link, messages) = StandbyLink::new();
-        // A separate task, because the messages of an accepted standby must be processed even if this call is
+        // A separate asynchronous task processes the messages of an accepted standby, even if this call is
         // cancelled meanwhile.
         let welcomed = tokio::spawn(async move {
             let id = primary.add_standby(first, link).await?;

@@ -21,7 +21,7 @@ pub(super) fn split(change: Change, limit: usize) -> Box<dyn Iterator<Item = pb:
     let per_message = (limit / slices.size()).max(1);
     let starts = (0..slices.count).step_by(per_message);
     let messages = starts.map(move |start| {
-        // If a slice cannot be cut out, the message is empty, and every standby refuses it.
+        // If the slices cannot be encoded, the message has no content, and every standby refuses it.
         let what = slices.encode_range(start, per_message.min(slices.count - start)).ok();
         pb::Change { what: what.map(change::What::Slices), ..template.clone() }
     });
@@ -40,14 +40,14 @@ pub(super) fn size(change: &pb::Change) -> usize {
     }
 }
 
-/// The state in a change, if it is of this kind.
+/// Returns the resource state that a change sets, if the state's type is `T`.
 fn state_of<T: Any>(change: &Change) -> Option<&T> {
     let ChangeKind::State { state, .. } = &change.what else { return None };
     let state: &dyn Any = &**state;
     state.downcast_ref()
 }
 
-/// The message that gives a whole variable zeros for its value.
+/// Returns the message that sets a variable to zeros of its value's shape.
 fn zeros(change: &Change) -> Option<pb::Change> {
     let value = state_of::<VariableState>(change)?.value.as_ref()?;
     let mut message = to_proto(&without_values(change)?);
@@ -56,7 +56,7 @@ fn zeros(change: &Change) -> Option<pb::Change> {
     Some(message)
 }
 
-/// The same change of a variable without its value.
+/// Returns a change that sets the same variable without its value; `None` if `change` sets no variable.
 fn without_values(change: &Change) -> Option<Change> {
     let ChangeKind::State { kind, name, .. } = &change.what else { return None };
     let state = match state_of::<VariableState>(change) {
@@ -72,10 +72,10 @@ fn without_values(change: &Change) -> Option<Change> {
     Some(Change { store: change.store, container: change.container.clone(), what })
 }
 
-/// Consecutive slices of a variable.
+/// A variable's value, or slices of it, as `count` slices of equal length.
 struct Slices {
     values: Tensor,
-    /// The indices of the slices; `None` for all slices from 0 on.
+    /// The indices of the slices in the variable; `None` if they are all slices of the variable.
     numbers: Option<Vec<usize>>,
     count: usize,
     /// Number of elements of each slice.
@@ -83,7 +83,7 @@ struct Slices {
 }
 
 impl Slices {
-    /// Returns the slices of a change that is larger than `limit` bytes.
+    /// Returns the slices of the variable that a change sets; `None` if its value has at most `limit` bytes.
     fn of(change: &Change, limit: usize) -> Option<Slices> {
         let (values, numbers) = match (state_of::<VariableState>(change), state_of::<VariableSlices>(change))
         {

@@ -22,9 +22,10 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
 
-/// Pause between two attempts to follow, after progress; each attempt that fails in the same way doubles it.
+/// Pause between two attempts to follow the primary, after progress; each attempt that fails for the same
+/// reason as the last doubles the pause.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause between two attempts to follow.
+/// Longest pause between two attempts to follow the primary.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// A process that follows the primary of its task and may take over from it.
@@ -36,20 +37,20 @@ pub struct Standby {
     /// The address at which this process can be probed, `host:port`.
     presence: String,
     token: u64,
-    /// The number that is sent to probes: the token, or its complement once this process has taken over.
+    /// The number that answers probes: the token, or its complement once this process has taken over.
     presence_answer: Arc<AtomicU64>,
     _answers_probes: AbortOnDropHandle<()>,
-    /// Number of attempts to follow.
+    /// Number of attempts to follow the primary.
     attempts: AtomicU64,
     progress: Mutex<StandbyProgress>,
 }
 
-/// The state that a standby has received.
+/// The progress of a standby in receiving the task's state.
 #[derive(Clone, Copy, Debug, Default)]
 struct StandbyProgress {
     /// Set if the standby has the complete state of the task.
     is_whole: bool,
-    /// The last batch that was applied.
+    /// The number of the last batch that was applied.
     applied: u64,
     /// The time of the primary's last message.
     last_message: Option<Instant>,
@@ -79,7 +80,8 @@ impl Standby {
         let token = rand::random();
         let presence_answer = Arc::new(AtomicU64::new(token));
         let number = presence_answer.clone();
-        // Clients of this port only probe whether the process lives.
+        // Clients of this port only probe whether this process lives, so the answer to every connection is
+        // the same number.
         let answer_probes = async move {
             loop {
                 match listener.accept().await {
@@ -88,7 +90,7 @@ impl Standby {
                     Ok((stream, _)) => {
                         drop(stream.try_write(&number.load(Ordering::Acquire).to_le_bytes()));
                     }
-                    // The process may be out of file descriptors for a while.
+                    // Accepting fails, for instance, while the process has no free file descriptors.
                     Err(_) => sleep(MIN_PAUSE).await,
                 }
             }
@@ -110,8 +112,8 @@ impl Standby {
         self.progress.lock().is_whole
     }
 
-    /// Follows the primary until no process serves the task; a primary that does not run yet is waited for
-    /// during `patience`. Afterwards this process holds the complete state of the task, or nothing.
+    /// Follows the primary until no process serves the task; waits up to `patience` for a primary that does
+    /// not run yet. When this returns, the process holds either the complete state of the task or no state.
     pub fn wait_until_unserved(&self, patience: Duration) -> BoxFuture<'_, ()> {
         Box::pin(self.follow_while_served(patience))
     }
@@ -153,14 +155,15 @@ impl Standby {
         }
     }
 
-    /// Answers probes from now on in a way that makes the other process end if it comes back.
+    /// Makes the answer to probes say that this process has taken over, so that the former primary ends if it
+    /// still runs.
     fn announce_takeover(&self) {
         self.presence_answer.store(!self.token, Ordering::Release);
     }
 
-    /// Returns whether this process, which has the task's port after [`Standby::wait_until_unserved`], is to
-    /// serve the task; if so, it is marked as serving. Of two processes that both have their port and hold
-    /// nothing, the `first` one serves.
+    /// Returns whether this process, which listens on the task's port after [`Standby::wait_until_unserved`],
+    /// is to serve the task; if so, marks it as serving. If both processes of the task listen and neither
+    /// holds state, the process with `first` set serves.
     pub fn try_begin_serving(&self, first: bool) -> BoxFuture<'_, bool> {
         Box::pin(self.begin_serving(first))
     }
@@ -223,25 +226,26 @@ impl Standby {
             Ok(Err(why)) => return why,
             Err(_) => return "it does not answer".to_owned(),
         };
-        // From now on the task's state is with the primary or with this process, not with a third one.
+        // The primary accepted this standby, so no third process holds the task's state.
         self.worker.mark_certain();
         let mut queue = ApplyQueue::new(self.worker.clone());
         let why = self.apply_batches(&mut batches, &sender, &mut queue).await;
-        // The next link continues from the state after this.
+        // The set of changes in progress is applied first, because the next link continues from the state
+        // after it.
         match queue.finish().await.map(|applied| self.record_applied(applied)) {
             Some(Err(why)) => why,
             Some(Ok(_)) | None => why,
         }
     }
 
-    /// Applies the primary's batches until the stream ends. Returns the reason.
+    /// Applies the primary's batches until the stream of batches ends. Returns the reason for its end.
     async fn apply_batches(
         &self,
         batches: &mut Streaming<Batch>,
         sender: &UnboundedSender<FollowRequest>,
         queue: &mut ApplyQueue,
     ) -> String {
-        // The end of the stream of batches shows that the primary is gone.
+        // The result is ignored, because the stream of batches also ends when the primary is gone.
         let acknowledge =
             |number| _ = sender.send(FollowRequest { applied: number, ..FollowRequest::default() });
         let mut changes = Vec::new();
@@ -277,13 +281,14 @@ impl Standby {
                 continue;
             }
             changes.extend(more);
-            // A batch is applied as a whole; snapshot messages are applied as they arrive, because the state
-            // counts only once it is complete.
+            // A batch is applied as a whole. The messages of a snapshot are applied as they arrive, because
+            // the standby does not take over before the snapshot is complete.
             if is_everything || !has_more {
                 let number = (!has_more).then_some(number);
                 queue.add(ChangeSet { number, is_whole, changes: std::mem::take(&mut changes) });
             }
-            // Does not receive more of the snapshot than the primary may have in flight.
+            // The next message of a snapshot is received once this one has been applied, so that the snapshot
+            // does not fill the memory.
             while is_everything && queue.is_busy() {
                 match self.record_applied(queue.next().await) {
                     Ok(number) => number.into_iter().for_each(acknowledge),
@@ -293,7 +298,8 @@ impl Standby {
         }
     }
 
-    /// Records an applied set of changes. Returns the number of the batch that it ends.
+    /// Records that a set of changes was applied. Returns the number of its batch if the set was the batch's
+    /// last.
     ///
     /// # Errors
     /// The reason why the changes could not be applied; the primary will send a snapshot.

@@ -1,4 +1,4 @@
-//! A standby as its primary sees it, and the message stream to it.
+//! The primary's record of its standby, and the stream of messages to the standby.
 
 use super::{LEASE, split};
 use device::journal::Change;
@@ -19,20 +19,21 @@ const MAX_QUEUED_MESSAGES: usize = 8;
 /// Most batches that are sent and not yet applied; changes made meanwhile go into the next batch.
 const MAX_BATCHES_IN_FLIGHT: usize = 2;
 
-/// The state of a standby, or of one that has lost its link and whose process may still run.
+/// The primary's record of its standby, also while the standby has lost its link and its process may still
+/// run.
 pub(super) struct StandbyState {
-    /// The number of its link; each link has another number.
+    /// The number of the standby's link, which the primary counts up for each link.
     pub(super) id: u64,
     pub(super) presence: String,
     pub(super) token: u64,
-    /// The standby's own number of its link.
+    /// The number of the standby's attempt to follow that opened the link, counted by the standby.
     attempt: u64,
     /// Set while the standby has the complete state and would take over if this process died. Runs then wait
-    /// for it.
+    /// for its acknowledgements.
     pub(super) may_take_over: bool,
     /// The link; `None` once it is lost.
     link: Option<StandbyLink>,
-    /// The number of the batch that ends the snapshot, once the snapshot is being sent.
+    /// The number of the batch that is the snapshot; `None` until sending of the snapshot begins.
     snapshot: Option<u64>,
     applied: u64,
     /// The time at which the last heartbeat was sent that the standby has acknowledged.
@@ -43,8 +44,7 @@ pub(super) struct StandbyState {
 }
 
 impl StandbyState {
-    /// Returns the state of a standby that has nothing of this task yet. The first message tells it to
-    /// discard older state.
+    /// Returns the record of a new standby, and sends it the message to discard any state that it holds.
     pub(super) fn new(id: u64, hello: FollowRequest, link: StandbyLink) -> StandbyState {
         let FollowRequest { presence, token, holds_state, attempt, .. } = hello;
         link.send(Batch { is_everything: true, has_more: true, ..Batch::default() });
@@ -62,11 +62,11 @@ impl StandbyState {
         }
     }
 
-    /// Returns `Ok` if the process that sends `hello` may become the standby in place of this one.
+    /// Returns `Ok` if the process that sent `hello` may replace this standby or is the same process.
     ///
     /// # Errors
-    /// `Unavailable` for another process while this one is linked or may have taken over, `Aborted` for an
-    /// outdated request of the same process.
+    /// `Unavailable` for another process while this standby is linked or may have taken over, `Aborted` for a
+    /// request of the same process that is older than its current link.
     pub(super) fn check_replacement(&self, hello: &FollowRequest) -> Result<(), Status> {
         if hello.token == self.token {
             let is_old = hello.attempt < self.attempt;
@@ -84,12 +84,13 @@ impl StandbyState {
         Err(Status::new(Code::Unavailable, why))
     }
 
-    /// Returns whether `hello` comes from the same standby and it can continue from the state that it has.
+    /// Returns whether `hello` comes from this standby's process and the process can continue from the state
+    /// that it holds.
     pub(super) fn can_resume(&self, hello: &FollowRequest) -> bool {
         hello.holds_state && self.may_take_over && self.snapshot.is_some() && hello.token == self.token
     }
 
-    /// Continues over another link, and sends the batches that were not applied.
+    /// Replaces the standby's link, and sends the batches that the standby has not applied over the new link.
     pub(super) fn resume(&mut self, id: u64, hello: &FollowRequest, link: StandbyLink) {
         (self.id, self.attempt) = (id, hello.attempt);
         self.set_applied(hello.applied);
@@ -101,7 +102,7 @@ impl StandbyState {
         self.link.is_some()
     }
 
-    /// Drops the link, and ends waits for room on it.
+    /// Drops the link, and ends waits for room in its queue of snapshot messages.
     pub(super) fn unlink(&mut self) {
         if let Some(link) = self.link.take() {
             link.room.close();
@@ -137,7 +138,7 @@ impl StandbyState {
         messages.flat_map(|message| &message.changes).map(split::size).sum()
     }
 
-    /// Returns whether as many batches are in flight as allowed.
+    /// Returns whether [`MAX_BATCHES_IN_FLIGHT`] batches are in flight.
     pub(super) fn is_backlogged(&self) -> bool {
         self.unapplied.len() >= MAX_BATCHES_IN_FLIGHT
     }
@@ -156,7 +157,8 @@ impl StandbyState {
         self.snapshot
     }
 
-    /// Begins a snapshot that ends with batch `number`. Returns the link for it; `None` if the link is lost.
+    /// Begins a snapshot, which is batch `number`. Returns the link to send it over and `number`; `None` if
+    /// the link is lost.
     pub(super) fn begin_snapshot(&mut self, number: u64) -> Option<(StandbyLink, u64)> {
         (self.may_take_over, self.snapshot) = (false, Some(number));
         self.unapplied.clear();
@@ -172,13 +174,14 @@ impl StandbyState {
     }
 }
 
-/// The stream of messages to a standby, until the link is lost.
+/// The sending end of the stream of messages to a standby.
 #[derive(Clone)]
 pub(super) struct StandbyLink {
     messages: mpsc::UnboundedSender<Batch>,
-    /// The time of the newest heartbeat, which is sent before all queued messages.
+    /// The time of the newest heartbeat, milliseconds since the primary started. It is sent before all queued
+    /// messages.
     time: watch::Sender<u64>,
-    /// Permits for further snapshot messages.
+    /// The semaphore whose permits are the free places for snapshot messages in the queue.
     room: Arc<Semaphore>,
 }
 
@@ -195,14 +198,13 @@ impl StandbyLink {
         (StandbyLink { messages, time, room }, stream::unfold(reader, next))
     }
 
-    /// Queues a message. Returns false if the stream has ended. The end of the standby's own stream shows
-    /// that it is gone.
+    /// Queues a message. Returns false if the stream has ended.
     fn send(&self, message: Batch) -> bool {
         self.messages.send(message).is_ok()
     }
 
-    /// Queues a snapshot message once few are queued. Returns whether the standby is still there. Blocks the
-    /// thread, so it must not be called from asynchronous code.
+    /// Waits until fewer than [`MAX_QUEUED_MESSAGES`] snapshot messages are queued, and queues one. Returns
+    /// false if the stream has ended. Blocks the thread, so asynchronous code must not call it.
     pub(super) fn send_blocking(&self, message: Batch) -> bool {
         let Ok(permit) = Handle::current().block_on(self.room.acquire()) else { return false };
         permit.forget();
@@ -210,7 +212,7 @@ impl StandbyLink {
     }
 }
 
-/// The reading end of a link; dropping it ends waits for room.
+/// The receiving end of a [`StandbyLink`]; dropping it ends waits for room in the queue.
 struct StandbyLinkReader {
     messages: mpsc::UnboundedReceiver<Batch>,
     times: watch::Receiver<u64>,
@@ -284,7 +286,7 @@ mod tests {
         assert_eq!(other(&standby), Ok(()), "it has nothing, and is lost");
         standby.may_take_over = true;
         assert_eq!(other(&standby), Err(Code::Unavailable), "it may serve by now");
-        // The same standby may come back, and its older requests are refused.
+        // The standby's process may open a new link, but a request older than its current link is refused.
         assert_eq!(code_of(standby.check_replacement(&hello(7, 4))), Ok(()));
         assert_eq!(code_of(standby.check_replacement(&hello(7, 2))), Err(Code::Aborted));
     }

@@ -5,7 +5,7 @@ use graph::{DType, Shape};
 use prost::Message;
 use proto::pb;
 
-/// Most bytes behind the elements.
+/// Most bytes of a message behind the tensor's elements.
 const MAX_TAIL: usize = 4096;
 
 /// The fields in front of the elements of a plain tensor.
@@ -16,23 +16,24 @@ pub(super) struct ReplyHeader {
     pub(super) is_dead: bool,
     pub(super) send_start_micros: i64,
     pub(super) require_ack: bool,
-    /// Length of the encoded fields, bytes.
+    /// Length of the encoded fields in front of the elements, bytes.
     pub(super) len: usize,
-    /// Length of the elements, bytes.
+    /// Length of the tensor's elements, bytes.
     pub(super) content: usize,
 }
 
 /// The result of parsing the start of a message.
 pub(super) enum Scan {
     Plain(ReplyHeader),
-    /// The elements are not plain bytes, or are not the last field of the tensor.
+    /// A message that is decoded as a whole: its elements are not plain bytes, or not the last field of the
+    /// tensor.
     Other,
-    /// More bytes are needed.
+    /// A start of a message that ends within the fields in front of the elements: more bytes are needed.
     Short,
 }
 
 impl ReplyHeader {
-    /// Parses the start of a message of `whole` bytes.
+    /// Parses `bytes`, the start of a message of `whole` bytes.
     pub(super) fn scan(bytes: &[u8], whole: usize) -> Scan {
         let mut cursor = Cursor { bytes, at: 0 };
         match ReplyHeader::read(&mut cursor, whole) {
@@ -106,7 +107,7 @@ struct Cursor<'a> {
     at: usize,
 }
 
-/// The input ends before the field does.
+/// The error for input that ends within a field.
 struct Short;
 
 impl<'a> Cursor<'a> {
@@ -129,7 +130,8 @@ impl<'a> Cursor<'a> {
         Ok(u64::MAX)
     }
 
-    /// Returns the next `len` bytes; `Ok(None)` if `len` exceeds every valid header.
+    /// Returns the next `len` bytes; `Ok(None)` if `len` exceeds [`MAX_HEADER`], the length of the longest
+    /// valid header.
     fn take(&mut self, len: u64) -> Result<Option<&'a [u8]>, Short> {
         let Some(end) = end_of(self.at, len).filter(|_| len <= MAX_HEADER as u64) else { return Ok(None) };
         let taken = self.bytes.get(self.at..end).ok_or(Short)?;

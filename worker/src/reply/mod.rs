@@ -1,5 +1,5 @@
-//! The encoding of answers to RecvTensor: plain gRPC on the wire, but a tensor's elements are not copied into
-//! a protobuf message by the sender nor out of one by the receiver. This module uses no sockets.
+//! The encoding of answers to RecvTensor as gRPC messages. The sender copies a tensor's elements into no
+//! protobuf message, and the receiver out of none. This module uses no sockets.
 
 mod header;
 mod read;
@@ -15,12 +15,13 @@ use proto::grpc::{MAX_MESSAGE_SIZE, PREFIX};
 use proto::{Status, pb};
 use std::sync::Arc;
 
-/// Most elements that are copied behind the header, bytes: below this, a copy costs less than another write.
+/// Longest elements that are copied behind the header, bytes: copying fewer bytes costs less than writing
+/// another slice.
 const MAX_COPIED: usize = 1024;
-/// Most bytes in front of the elements; a message with more is decoded as a whole.
+/// Most bytes of a message in front of the tensor's elements; a message with more is decoded as a whole.
 const MAX_HEADER: usize = 4096;
 
-/// A value in transfer from one task to another.
+/// The content of an answer to RecvTensor: the tensor and whether it is dead.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) tensor: Tensor,
@@ -41,7 +42,8 @@ impl Reply {
         Ok(Reply { is_dead: true, ..Reply::new(tensor) })
     }
 
-    /// Encodes the reply as one gRPC message, in one slice or two.
+    /// Encodes the reply as one gRPC message: the header, and the elements as a second slice if they are
+    /// long.
     ///
     /// # Errors
     /// `ResourceExhausted` beyond protobuf's size limit; `Unimplemented` for types that cannot be
@@ -53,8 +55,9 @@ impl Reply {
         }
     }
 
-    /// Encodes a tensor with plain elements. The fields are in the order that TensorFlow's own fast path
-    /// expects: `tensor` last, and the elements last in it.
+    /// Encodes a tensor whose dtype has plain `elements`. The fields are in the order that TensorFlow's own
+    /// fast path expects: `tensor` is the last field of the message, and the elements are the last field of
+    /// the tensor.
     fn encode_plain(&self, elements: &[u8]) -> Result<(Bytes, Option<Bytes>), Status> {
         let (shape, len) = (self.tensor.shape(), elements.len());
         let shape_len: usize = shape.iter().map(|&d| 1 + sized(dim_len(d))).sum();
@@ -103,7 +106,7 @@ impl Reply {
         }
     }
 
-    /// Encodes tensors of other types by protobuf.
+    /// Encodes a tensor whose dtype has no plain elements, such as strings, as a protobuf message.
     fn encode_message(&self) -> Result<(Bytes, Option<Bytes>), Status> {
         let message = self.to_proto();
         let len = message.encoded_len();
@@ -162,7 +165,8 @@ fn set_prefix(header: &mut BytesMut, len: usize) -> Result<(), Status> {
     }
 }
 
-/// Keeps a tensor's buffer alive until it is written.
+/// The owner of the second slice of a message, which keeps the tensor's buffer alive until the slice is
+/// written.
 struct BufferOwner(Arc<Buffer>);
 
 impl AsRef<[u8]> for BufferOwner {

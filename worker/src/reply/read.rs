@@ -8,10 +8,11 @@ use prost::Message;
 use proto::grpc::{MAX_MESSAGE_SIZE, PREFIX};
 use proto::{Status, pb};
 
-/// Decodes a reply from chunks. A tensor's elements are copied from the chunks into the tensor's buffer.
+/// The decoder of a reply's body, which copies a tensor's elements from the received chunks into the tensor's
+/// buffer.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyReader {
-    /// The bytes of the prefix and the header, of the whole message, or of the fields behind the elements.
+    /// The received bytes of the part that `state` names, except a tensor's elements.
     buffered: BytesMut,
     state: ReadState,
 }
@@ -86,13 +87,13 @@ impl ReplyReader {
         }
     }
 
-    /// Moves bytes to `buffered` until it has `upto`.
+    /// Moves bytes from `chunk` to `buffered` until `buffered` has `upto` bytes or the chunk is empty.
     fn buffer_up_to(&mut self, chunk: &mut Bytes, upto: usize) {
         let missing = upto.saturating_sub(self.buffered.len()).min(chunk.len());
         self.buffered.extend_from_slice(&chunk.split_to(missing));
     }
 
-    /// Allocates the tensor and copies the elements that are already there.
+    /// Allocates the tensor's buffer and copies the elements that are in `buffered` behind the header.
     fn start_elements(&mut self, header: ReplyHeader, len: usize) -> Result<(), Status> {
         let buffer = Buffer::unspecified(header.content)?;
         let tail = len - header.len - header.content;

@@ -1,6 +1,6 @@
-//! Adaptive spinning: whether a task that waits for an answer polls or sleeps. Waking a thread costs a
-//! twentieth of a short step. If recent answers came soon, the task polls for twice that time before it
-//! sleeps.
+//! Adaptive spinning: whether an asynchronous task that waits for an answer polls or sleeps. Waking a thread
+//! costs a twentieth of a short step. If the average latency of recent answers is short, the task polls for
+//! twice that latency before it sleeps.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +8,8 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-/// Longest average latency for which a task polls; beyond it, the thread's other work is worth more.
+/// Longest average latency of answers at which a waiting task polls; polling for longer answers would cost
+/// the thread more than a wake.
 const MAX_LATENCY: Duration = Duration::from_micros(150);
 /// The weight of one latency in the moving average is 1 / `AVERAGED`.
 const AVERAGED: u64 = 8;
@@ -17,7 +18,8 @@ const AVERAGED: u64 = 8;
 #[derive(Debug)]
 pub(super) struct AdaptiveSpin {
     average_nanos: AtomicU64,
-    /// True if the runtime has one thread. With several threads, another one polls the sockets.
+    /// True if the runtime has one thread, which polls the sockets while it spins. In a runtime with several
+    /// threads, another thread polls them, and no task spins.
     is_only_thread: bool,
 }
 
@@ -30,7 +32,7 @@ impl AdaptiveSpin {
         }
     }
 
-    /// Returns the time for which to poll before sleeping.
+    /// Returns the time for which a task polls for an answer before it sleeps.
     fn spin_limit(&self) -> Duration {
         match Duration::from_nanos(self.average_nanos.load(Ordering::Relaxed)) {
             average if self.is_only_thread && average <= MAX_LATENCY => average * 2,
@@ -38,7 +40,7 @@ impl AdaptiveSpin {
         }
     }
 
-    /// Adds a latency to the moving average.
+    /// Adds the latency of one answer to the moving average.
     fn record(&self, took: Duration) {
         let took = took.min(MAX_LATENCY * 4).as_nanos() as u64;
         let before = self.average_nanos.load(Ordering::Relaxed);
@@ -46,7 +48,8 @@ impl AdaptiveSpin {
         self.average_nanos.store((before * (AVERAGED - 1) + took) / AVERAGED, Ordering::Relaxed);
     }
 
-    /// Waits for an answer.
+    /// Waits for an answer: polls for [`AdaptiveSpin::spin_limit`], and then sleeps. Records the answer's
+    /// latency.
     pub(super) async fn wait<T>(
         &self,
         mut answer: oneshot::Receiver<T>,

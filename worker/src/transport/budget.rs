@@ -1,16 +1,15 @@
 //! The limit on the bytes that a sender pushes before the receiver has consumed them, which bounds the memory
-//! of a slow receiver. A value beyond the limit is offered instead and sent when the receiver requests it, so
-//! that it delays no later values.
+//! of a slow receiver. A value beyond the limit is not pushed but offered, and sent when the receiver
+//! requests it, so that it delays no later values.
 
-/// The bytes that were pushed without a request and are not yet reported as consumed.
+/// The number of bytes that were sent and that the receiver has not yet reported as consumed, and its limit.
 #[derive(Debug)]
 pub(super) struct Budget {
     limit: u64,
     in_flight: u64,
 }
 
-/// The fraction 1 / `REPORT_FRACTION` of the sender's limit is the number of consumed bytes that a receiver
-/// reports at once.
+/// A receiver reports consumed bytes once they are 1 / `REPORT_FRACTION` of the sender's limit.
 pub(super) const REPORT_FRACTION: u64 = 8;
 
 impl Budget {
@@ -28,7 +27,7 @@ impl Budget {
         fits
     }
 
-    /// Returns whether something may be pushed; another thread may use the room first.
+    /// Returns whether a value may be pushed at present; a push by another thread may reach the limit first.
     pub(super) fn has_room(&self) -> bool {
         self.in_flight < self.limit
     }

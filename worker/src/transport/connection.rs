@@ -1,5 +1,6 @@
 //! The writing end of a link's connections. The thread that has a frame to send writes it as far as the
-//! socket accepts it; a thread of the link writes the rest, so that compute threads never wait for a peer.
+//! socket accepts it; a thread of the link writes the remaining bytes, so that compute threads never wait for
+//! a peer.
 
 use super::frame::{Frame, Malformed};
 use super::outbox::{NextWrite, Outbox};
@@ -13,15 +14,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most bytes that the sending thread writes itself; more are left to the link's thread, because copying them
-/// takes long.
+/// Largest batch that the sending thread writes itself, bytes; the link's thread writes larger ones, because
+/// copying them into the socket takes long.
 const MAX_DIRECT: usize = 512 << 10;
 /// Payloads of this size and above are split over all connections, bytes.
 const PARALLEL_FROM: usize = 4 << 20;
-/// Size of a write on each of several connections, bytes.
+/// Largest single write to a secondary connection, bytes.
 const MAX_WRITE: usize = 4 << 20;
-/// Number of batches, added by other threads meanwhile, that a sending thread writes before it leaves the
-/// rest to the link's thread.
+/// Most batches that a sending thread writes in one flush while other threads add frames; the link's thread
+/// writes further ones.
 const MAX_ROUNDS: usize = 4;
 const WRITER_STACK: usize = 128 << 10;
 
@@ -31,18 +32,18 @@ pub(super) struct Connection {
     /// Further connections to the same process, for parts of large payloads.
     pub(super) secondaries: Box<[TcpStream]>,
     state: Mutex<WriteState>,
-    /// Notified when there is work for the writing thread.
+    /// Wakes the link's writing thread when it is responsible for writing or the connection has closed.
     has_work: Condvar,
     broken: AtomicBool,
     /// Set when the other end has announced its shutdown.
     peer_is_shutting_down: AtomicBool,
 }
 
-/// The state shared by the threads that write to a connection.
+/// The frames that wait to be written to a connection, and the thread that is responsible for writing them.
 #[derive(Default)]
 struct WriteState {
     outbox: Outbox,
-    /// Set while a thread writes; it also writes the frames that others add meanwhile.
+    /// Set while a thread writes; that thread also writes the frames that other threads add meanwhile.
     is_writing: bool,
     /// Set while the link's thread is responsible for writing.
     is_handed_over: bool,
@@ -88,8 +89,8 @@ impl Connection {
         self.peer_is_shutting_down.store(true, Ordering::Release);
     }
 
-    /// Returns the message for the end of the connection with `peer`; `use_name` names the use of the
-    /// connection that has ended.
+    /// Returns the error message for the end of the connection with `peer`; `use_name` begins it, such as
+    /// "the connection for tensors from".
     pub(super) fn end_message(&self, use_name: &str, peer: &str) -> String {
         match self.peer_is_shutting_down.load(Ordering::Acquire) {
             true => format!("{use_name} {peer} has ended: {peer} is shutting down"),
@@ -114,19 +115,20 @@ impl Connection {
         self.state.lock().outbox.len()
     }
 
-    /// Queues a frame with a file descriptor, see [`Connection::post`].
+    /// Queues a frame without payload and a file descriptor that is sent with it, see [`Connection::post`].
     pub(super) fn post_descriptor(&self, frame: &Frame, descriptor: OwnedFd) -> Result<(), Malformed> {
         self.state.lock().outbox.add_descriptor(frame, descriptor)
     }
 
-    /// Writes the queued frames, now or, within [`visit::cork`], at its end. Does not block.
+    /// Writes the queued frames: at once, or at the end of the [`visit::cork`] in which the thread is. Does
+    /// not block.
     pub(super) fn flush(self: &Arc<Self>) {
         if !visit::enqueue_if_corked(self) {
             self.flush_now();
         }
     }
 
-    /// Writes the queued frames now, even while corked.
+    /// Writes the queued frames at once, even within a [`visit::cork`]. Does not block.
     pub(super) fn flush_now(self: &Arc<Self>) {
         let mut state = self.state.lock();
         if state.is_writing || state.outbox.is_empty() || self.is_broken() {
@@ -156,7 +158,7 @@ impl Connection {
         self.hand_over(&mut state);
     }
 
-    /// Wakes the link's writing thread, or starts it.
+    /// Wakes the link's writing thread, which writes the queued frames; starts the thread if it does not run.
     fn hand_over(self: &Arc<Self>, state: &mut WriteState) {
         if state.has_thread {
             self.has_work.notify_one();
@@ -196,7 +198,8 @@ impl Connection {
         }
     }
 
-    /// Writes a batch: all of it if `waits`, or else as much as the socket accepts.
+    /// Writes a batch of frames: all of it if `waits`, or else as much as the socket accepts without
+    /// blocking.
     fn write(&self, batch: &mut Outbox, waits: bool) -> io::Result<()> {
         loop {
             let written = match batch.next() {
@@ -216,7 +219,7 @@ impl Connection {
         }
     }
 
-    /// Writes equal parts of a payload to all connections at once.
+    /// Writes one part of a payload to each connection of the link, all at the same time.
     fn write_parts(&self, payload: &[u8]) -> io::Result<()> {
         let mut parts = payload.chunks(part_len(payload.len(), self.secondaries.len()));
         let own = parts.next().unwrap_or_default();
@@ -250,12 +253,14 @@ impl Connection {
     }
 }
 
-/// Returns the length of each part of a payload except the last, which may be shorter.
+/// Returns the length of the parts into which a payload of `len` bytes is split for the main connection and
+/// `secondaries` further ones; the last part may be shorter.
 pub(super) fn part_len(len: usize, secondaries: usize) -> usize {
     len.div_ceil(secondaries + 1).max(1)
 }
 
-/// Returns whether a payload of this length is split over all connections.
+/// Returns whether a payload of `len` bytes is split over all connections of a link with `secondaries`
+/// secondary ones.
 pub(super) fn is_parallel(len: usize, secondaries: usize) -> bool {
     secondaries > 0 && len >= PARALLEL_FROM
 }

@@ -1,4 +1,4 @@
-//! The content of a frame: the payload or descriptor that follows it.
+//! Reads frames together with their content: the payload or the descriptor that follows a frame.
 
 use super::frame::{Frame, Malformed, TensorSpec};
 use super::reader::Reader;
@@ -7,14 +7,14 @@ use graph::{Buffer, Tensor};
 use std::fs::File;
 use std::io;
 
-/// The content that a frame carries.
+/// The payload or descriptor that follows a frame on a connection.
 pub(super) enum Content {
     Nothing,
     Elements(Buffer),
-    /// Elements that there was no memory for; they were skipped.
+    /// The error for a tensor whose elements were skipped, because there was no memory for them.
     TooLarge(graph::Error),
     Message(Bytes),
-    /// The descriptor of a shared block.
+    /// The descriptor of a shared block, open as a file.
     Memory(File),
 }
 
@@ -48,7 +48,7 @@ impl Content {
     }
 }
 
-/// Returns a plain tensor with these elements.
+/// Returns the tensor with the dtype and shape of `spec` and the elements in `buffer`.
 pub(super) fn tensor(spec: TensorSpec, buffer: Buffer) -> io::Result<Tensor> {
     Ok(Tensor::from_buffer(spec.dtype, spec.shape, buffer).map_err(|_| Malformed("tensor"))?)
 }

@@ -9,13 +9,14 @@ use proto::Status;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Length of a frame's header, bytes: the kind, three zeros, the length of the fields (4) and of the payload
-/// (8), little-endian.
+/// Length of a frame's header, bytes: the frame's kind (1), zeros (3), the length of the fields (4) and of
+/// the payload (8), both little-endian.
 pub(super) const HEADER: usize = 16;
-/// Largest length of a frame's fields, bytes; they contain names of nodes.
+/// Largest length of a frame's fields, bytes. The fields contain rendezvous keys, which contain names of
+/// nodes.
 pub(super) const MAX_FIELDS_LEN: usize = 1 << 20;
 
-/// The identity of a transferred value: its step and its rendezvous key.
+/// The identity of a value that a link transfers: its step and its rendezvous key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValueId {
     pub(crate) step_id: i64,
@@ -39,54 +40,58 @@ impl TensorSpec {
 }
 
 /// One message between two processes. Frames of the first group go from the sender of tensors to the
-/// receiver, those of the second group back, and the last one in either direction. [`Frame::Elements`] and
-/// [`Frame::Dead`] also go back to the sender, for [piggybacked](super::piggyback) values.
+/// receiver, frames of the second group from the receiver to the sender, and the last frame in either
+/// direction. [`Frame::Elements`] and [`Frame::Dead`] also go back to the sender, for
+/// [piggybacked](super::piggyback) values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Frame {
-    /// A plain tensor; the payload is its elements.
+    /// A tensor whose elements are the payload.
     Elements(ValueId, TensorSpec),
-    /// A tensor without plain elements; the payload is a `TensorProto`.
+    /// A tensor without plain elements, such as strings; the payload is a `TensorProto`.
     Message(ValueId),
     /// A dead tensor.
     Dead(ValueId),
-    /// A plain tensor whose elements are in a shared block of the sender; the sender does not change them
-    /// until [`Frame::Returned`].
+    /// A tensor whose elements are in a shared block of the sender, which does not change them until it
+    /// receives [`Frame::Returned`] with the same `loan`.
     Shared { value_id: ValueId, spec: TensorSpec, block: u64, loan: u64 },
-    /// A value in the hand-off table of a link within one process.
+    /// A value that is stored under `number` in the hand-off table of a link within one process.
     HandOff { value_id: ValueId, number: u64 },
-    /// A new shared block of the sender; its descriptor follows.
+    /// A shared block of the sender that later [`Frame::Shared`] frames refer to; the block's descriptor
+    /// follows.
     Block { block: u64, len: u64, kind: MemoryKind },
     /// A shared block that the sender has freed.
     BlockFreed { block: u64 },
-    /// The question whether a device of the receiver can access a block of a device of the sender.
+    /// A query whether a device of the receiver can access a shared block in the memory of a device of the
+    /// sender.
     QueryAccess { block: u64, pair: DevicePair },
     /// The key of a value that the receiver may request.
     Offer(ValueId),
-    /// A run of a registered graph; the payload is a `RunGraphRequest`.
+    /// A request to run a registered graph; the payload is a `RunGraphRequest`.
     Run { id: u64, timeout: Option<Duration> },
-    /// The cancellation of a run.
+    /// The cancellation of the run that [`Frame::Run`] with the same `id` began.
     Cancel { id: u64 },
-    /// The end of a step: the receiver may forget it.
+    /// The end of a step: the receiver removes the step's state.
     Cleanup { step_id: i64 },
     /// The failure of a step at the sender: no more of its values will be sent.
     Failed { step_id: i64, why: Status },
 
-    /// A request for an offered value.
+    /// A request for a value that [`Frame::Offer`] offered.
     Request(ValueId),
-    /// Number of pushed bytes that the receiver has consumed or freed.
+    /// The number of pushed bytes that the receiver has consumed or dropped since its last report.
     Consumed { bytes: u64 },
-    /// The end of the use of a shared tensor.
+    /// The return of the memory that [`Frame::Shared`] with the same `loan` lent.
     Returned { loan: u64 },
     /// The answer to [`Frame::QueryAccess`], which also applies to other blocks of the same pair of devices.
     AccessAnswer { pair: DevicePair, has_access: bool },
-    /// The end of a run; the payload is a `RunGraphResponse`.
+    /// The result of the run that [`Frame::Run`] with the same `id` began; the payload is a
+    /// `RunGraphResponse`.
     Ran { id: u64, failure: Option<Status> },
 
     /// The announcement of a shutdown: the connection will end.
     ShuttingDown,
 }
 
-/// The separator between device names, as in rendezvous keys.
+/// The separator between the two device names of a pair, as in rendezvous keys.
 const SEPARATOR: char = ';';
 
 const ELEMENTS: u8 = 1;
@@ -160,7 +165,7 @@ impl Frame {
         Ok(())
     }
 
-    /// Appends the fields. Returns the kind.
+    /// Appends the frame's fields to `out`. Returns the number of the frame's kind.
     fn put(&self, out: &mut Vec<u8>) -> u8 {
         match self {
             Frame::Elements(value_id, spec) => {
@@ -442,7 +447,7 @@ mod tests {
                 assert_ne!(Frame::decode(bytes[0], &head[..cut]).ok().as_ref(), Some(&frame));
             }
             for kind in 0..=u8::MAX {
-                // A frame decoded as another kind must not panic.
+                // Fields that are decoded as another kind of frame must not panic.
                 let _ = Frame::decode(kind, head);
             }
         }

@@ -7,7 +7,8 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// The tables by the random number of their link, which is unknown to other processes.
+/// The hand-off tables of this process by the number of their link, which is random and unknown to other
+/// processes.
 static TABLES: Mutex<BTreeMap<u64, Weak<HandoffTable>>> = Mutex::new(BTreeMap::new());
 
 /// The values in transfer over one link within the process.
@@ -24,19 +25,19 @@ struct Values {
 }
 
 impl HandoffTable {
-    /// Creates the table of a link.
+    /// Makes the table of the link with a number and registers it under the number.
     pub(super) fn new(link: u64) -> Arc<HandoffTable> {
         let table = Arc::new(HandoffTable { link, values: Mutex::default() });
         TABLES.lock().insert(link, Arc::downgrade(&table));
         table
     }
 
-    /// Returns the table of a link, if the link is within this process.
+    /// Returns the table of the link with a number; `None` if the link's other end is in another process.
     pub(super) fn find(link: u64) -> Option<Arc<HandoffTable>> {
         TABLES.lock().get(&link).and_then(Weak::upgrade)
     }
 
-    /// Stores a value. Returns the number by which it can be taken once.
+    /// Stores a value. Returns the value's number for [`HandoffTable::take`].
     pub(super) fn insert(&self, sent: Sent) -> u64 {
         let mut values = self.values.lock();
         values.last += 1;
@@ -45,7 +46,7 @@ impl HandoffTable {
         number
     }
 
-    /// Removes and returns a value.
+    /// Removes and returns the value with a number.
     pub(super) fn take(&self, number: u64) -> Option<Sent> {
         self.values.lock().by_number.remove(&number)
     }

@@ -9,23 +9,24 @@ use std::net::SocketAddr;
 
 /// Metadata key of the request for an invitation.
 pub(crate) const INVITATION_REQUEST_KEY: &str = "anabranch-meet";
-/// Metadata key of the answer.
+/// Metadata key of the invitation in the answer.
 pub(crate) const INVITATION_KEY: &str = "anabranch-invitation";
 
-/// The protocol version, which must be equal at both ends.
+/// The version of the protocol of links, which must be equal at both ends.
 const VERSION: &str = "5";
 
-/// The addresses at which a process accepts links, and the token that it requires.
+/// An invitation to open a link: the addresses at which a process accepts links, and the token that it
+/// requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Invitation {
     /// A random number that identifies the process.
     pub(super) process: u64,
-    /// A random number that identifies the worker, because a process may have several.
+    /// A random number that identifies the worker, because a process may have several workers.
     pub(super) worker: u64,
     pub(super) token: u128,
     /// The boot id of the machine, which differs after each start of the machine.
     pub(super) host: String,
-    /// The name of an abstract Unix socket.
+    /// The name of the abstract Unix socket on which the process accepts links, if there is one.
     pub(super) unix: Option<String>,
     pub(super) tcp: Option<SocketAddr>,
 }
@@ -52,7 +53,8 @@ impl Invitation {
         })
     }
 
-    /// Returns the addresses to try from machine `host`, the best first, as far as `transport` allows them.
+    /// Returns the addresses that `transport` allows a process on the machine with boot id `host` to connect
+    /// to, the fastest first.
     pub(super) fn endpoints(&self, transport: Transport, host: &str) -> Vec<Endpoint> {
         let is_here = !host.is_empty() && self.host == host;
         let unix = self.unix.clone().filter(|_| is_here && transport.shares_memory()).map(Endpoint::Unix);
@@ -69,13 +71,13 @@ pub(super) enum Endpoint {
     Tcp(SocketAddr),
 }
 
-/// The first bytes of a connection.
+/// The first message on a connection of a link, sent by the process that opens the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// The process number of the invitation.
+    /// The number of the accepting process, from its invitation.
     pub(super) process: u64,
     pub(super) token: u128,
-    /// A random number that all connections of a link share.
+    /// The random number of the link, equal for all its connections.
     pub(super) link: u64,
     pub(super) role: Role,
 }
@@ -83,32 +85,34 @@ pub(super) struct Hello {
 /// The role of a connection in its link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Carries parts of large tensors.
+    /// A connection for parts of large tensors.
     Secondary,
-    /// Carries all other frames; `secondaries` is the number of secondary connections opened before.
+    /// The connection for all frames and small payloads; `secondaries` is the number of the link's secondary
+    /// connections, which were opened before.
     Main { secondaries: u16, caller: Caller },
 }
 
 /// The worker that opens a link and sends tensors over it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Caller {
-    /// Task and address, for messages.
+    /// The worker's task and address, for error messages.
     pub(super) name: String,
-    /// The worker's number, as in its own invitations.
+    /// The random number that identifies the worker, as in its invitations.
     pub(super) worker: u64,
     /// The incarnations of the worker's devices.
     pub(super) incarnations: Vec<u64>,
-    /// The tasks that the worker knows by the accepting end's address: it pushes values for them.
+    /// The tasks to which the worker's cluster spec gives the accepting end's address. The worker pushes the
+    /// values for these tasks.
     pub(super) receivers: Vec<String>,
 }
 
 const MAGIC: [u8; 8] = *b"anabrnch";
-/// The answer to an accepted connection.
+/// The bytes that answer the [`Hello`] of an accepted connection.
 pub(super) const WELCOME: [u8; 8] = *b"welcome\n";
-/// Length of the fixed part of a [`Hello`], bytes: the magic number, the process number, the token, the link
-/// and the length of the rest.
+/// Length of the fixed part of a [`Hello`], bytes: the magic number, the process number, the token, the
+/// link's number and the length of the variable part.
 pub(super) const HELLO_LEN: usize = 8 + 8 + 16 + 8 + 4;
-/// Largest length of the rest, bytes.
+/// Largest length of the variable part of a [`Hello`], bytes.
 const MAX_REST: usize = 64 << 10;
 
 impl Hello {
@@ -134,7 +138,7 @@ impl Hello {
         out
     }
 
-    /// Checks the fixed part of a [`Hello`]. Returns the link's number and the length of the rest.
+    /// Checks the fixed part of a [`Hello`]. Returns the link's number and the length of the variable part.
     ///
     /// # Errors
     /// For a connection without this process's number and token.
@@ -154,8 +158,8 @@ impl Hello {
         if take(8) != process.to_le_bytes() {
             return Err(Malformed("greeting: it is meant for another process"));
         }
-        // The comparison takes the same time wherever the tokens differ, so that its duration reveals
-        // nothing.
+        // The comparison takes the same time wherever the tokens differ, so that its duration reveals no part
+        // of the token.
         let differs = take(16).iter().zip(token.to_le_bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
         if differs != 0 {
             return Err(Malformed("greeting: the token is wrong"));
@@ -170,7 +174,7 @@ impl Hello {
         }
     }
 
-    /// Decodes the rest of a [`Hello`].
+    /// Decodes the variable part of a [`Hello`], which is empty for a secondary connection.
     pub(super) fn role(rest: &[u8]) -> Result<Role, Malformed> {
         let malformed = Malformed("greeting: it ends early");
         if rest.is_empty() {

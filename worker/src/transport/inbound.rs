@@ -1,4 +1,5 @@
-//! The receiving side of a link: tensors go to the rendezvous of their steps, and runs to the worker.
+//! The receiving side of a link: passes received tensors to the rendezvous of their steps, and runs of graphs
+//! to the worker.
 
 use super::budget::REPORT_FRACTION;
 use super::connection::Connection;
@@ -31,14 +32,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Most runs of a peer that have not ended.
+/// Most runs that a peer may have in progress over one link.
 const MAX_RUNS: usize = 1 << 16;
 
-/// Most unanswered queries of a peer for access to a block: one for each pair of a device there and a device
-/// here.
+/// Most unanswered queries of a peer for access to a shared block. A peer sends one for each pair of one of
+/// its devices and a device of this process.
 const MAX_ACCESS_QUERIES: usize = 1 << 12;
 
-/// An open link from another process.
+/// The receiving side of an open link, over which another process sends tensors.
 pub(crate) struct Inbound {
     connection: Arc<Connection>,
     caller: Caller,
@@ -47,7 +48,7 @@ pub(crate) struct Inbound {
     /// Consumed bytes that have not been reported to the sender.
     unreported: AtomicU64,
     runs: Mutex<FxHashMap<u64, Option<Arc<InlineTask>>>>,
-    /// Number of devices that test their access to blocks, or are about to.
+    /// Number of the peer's access queries that have not been answered.
     access_queries: AtomicUsize,
 }
 
@@ -67,7 +68,7 @@ impl Inbound {
         })
     }
 
-    /// Returns the incarnations of the devices whose tensors come over this link.
+    /// Returns the incarnations of the peer's devices, whose tensors come over this link.
     pub(super) fn incarnations(&self) -> &[u64] {
         &self.caller.incarnations
     }
@@ -77,20 +78,21 @@ impl Inbound {
         self.connection.is_broken()
     }
 
-    /// Returns whether values with this key come over this link.
+    /// Returns whether the sending device that a rendezvous key names is one of the peer's.
     pub(crate) fn carries(&self, key: &str) -> bool {
         let incarnation = key.split(';').nth(1).and_then(|i| u64::from_str_radix(i, 16).ok());
         incarnation.is_some_and(|i| self.caller.incarnations.contains(&i))
     }
 
-    /// Returns whether the sender pushes all values for this device: the sender must know the device's task
-    /// by this process's address.
+    /// Returns whether the peer pushes all its values for a device of this process. It does so if its cluster
+    /// spec gives the device's task this process's address.
     pub(crate) fn is_for(&self, device: &str) -> bool {
         let is_of = |task: &String| device.strip_prefix(&**task).is_some_and(|rest| rest.starts_with('/'));
         self.caller.receivers.iter().any(is_of)
     }
 
-    /// Counts pushed bytes as consumed, and reports them to the sender once there are enough.
+    /// Counts pushed bytes as consumed, and reports the count to the sender once it is 1 /
+    /// [`REPORT_FRACTION`] of [`PUSH_BUDGET`].
     pub(crate) fn report_consumed(&self, bytes: u64) {
         let unreported = self.unreported.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if unreported >= PUSH_BUDGET / REPORT_FRACTION {
@@ -104,7 +106,7 @@ impl Inbound {
         self.send(&Frame::Request(ValueId { step_id, key: key.clone() }), None);
     }
 
-    /// Sends a frame to the sender of this link.
+    /// Sends a frame back to the process that sends tensors over this link.
     fn send(&self, frame: &Frame, payload: Option<Bytes>) {
         if self.connection.post(frame, payload).is_ok() {
             self.connection.flush();
@@ -121,7 +123,7 @@ impl Inbound {
         receive_all(&self.connection, handle).await
     }
 
-    /// Handles one frame.
+    /// Handles one frame of the peer.
     fn handle(
         self: &Arc<Self>,
         frame: Frame,
@@ -207,7 +209,8 @@ impl Inbound {
         }
     }
 
-    /// Tests on a blocking thread whether a device here can access a block, and answers the query.
+    /// Tests on a blocking thread whether the device `pair.borrower` of this process can access a block of
+    /// the peer, and sends the answer.
     fn answer_access_query(
         self: &Arc<Self>,
         worker: &Arc<Worker>,
@@ -228,8 +231,8 @@ impl Inbound {
         Ok(())
     }
 
-    /// Calls `then`, which handles a message about a step, so that the step's small values can be
-    /// piggybacked.
+    /// Calls `then`, which handles a message about a step. The step's small values for the peer that are sent
+    /// meanwhile can return on this connection ([`piggyback`]).
     fn with_piggyback(&self, step_id: i64, then: impl FnOnce()) {
         piggyback::open(&self.connection, self.caller.worker, step_id, then);
     }
@@ -279,7 +282,7 @@ impl Inbound {
         self.connection.announce_shutdown();
     }
 
-    /// Closes the connection, and aborts the runs that its peer had begun.
+    /// Closes the connection, and aborts the runs that the peer had begun over it.
     pub(super) fn close(&self) {
         self.connection.close();
         let runs = std::mem::take(&mut *self.runs.lock());
@@ -299,7 +302,8 @@ impl fmt::Debug for Inbound {
     }
 }
 
-/// Returns the memory that a pushed value takes here, as its sender counts it, bytes.
+/// Returns the size of a pushed value as its sender counts it against the push budget, bytes: 0 for shared
+/// memory.
 pub(crate) fn pushed_bytes(sent: &Sent) -> u64 {
     match &sent.value {
         Value::Host(tensor) if tensor.buffer().is_none_or(|b| b.is_writable()) => tensor.num_bytes() as u64,
@@ -307,11 +311,12 @@ pub(crate) fn pushed_bytes(sent: &Sent) -> u64 {
     }
 }
 
-/// A borrowed buffer: until it is dropped, the sender does not change the shared memory.
+/// A borrowed buffer of a sender, which does not change the memory until this guard is dropped and
+/// [`Frame::Returned`] sent.
 struct BorrowGuard {
     lender: Arc<Inbound>,
     loan: u64,
-    /// The key of the value.
+    /// The rendezvous key of the value in the buffer.
     key: Arc<str>,
 }
 

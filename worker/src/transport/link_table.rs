@@ -1,4 +1,4 @@
-//! The table of links of a process: opens and accepts links, and cleans up when they end.
+//! The table of a worker's links: opens and accepts links, and cleans up when they end.
 
 use super::Transport;
 use super::connection::Connection;
@@ -37,7 +37,8 @@ const INVITATION_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_STACK: usize = 512 << 10;
 
-/// The links of one worker. It is shared by all sessions, whatever their names for the tasks.
+/// The links of one worker, by address. All sessions share them, even if sessions call the same task by
+/// different names.
 pub(crate) struct LinkTable {
     transport: Transport,
     /// Number of connections of a TCP link besides the main one.
@@ -46,21 +47,21 @@ pub(crate) struct LinkTable {
     caller: Caller,
     /// The addresses to listen on for TCP; the first available one is used.
     bind: Vec<IpAddr>,
-    /// The cluster that the process was started with.
+    /// The cluster spec that the process was started with.
     cluster: Cluster,
     pub(super) process: u64,
     pub(super) token: u128,
     worker: OnceLock<Weak<Worker>>,
     by_address: Mutex<FxHashMap<Arc<str>, Arc<Route>>>,
-    /// The links from other processes, by the incarnation of each sending device.
+    /// The links over which other processes send, by the incarnation of each of the sender's devices.
     inbounds: RwLock<FxHashMap<u64, Arc<Inbound>>>,
     ports: Mutex<Option<Ports>>,
     closed: AtomicBool,
 }
 
 impl LinkTable {
-    /// Creates a table without links. Sockets are opened when a link is first needed. `address` is the
-    /// address at which this process serves, or empty.
+    /// Makes a table without links or sockets; sockets are opened when a link is first needed. `address` is
+    /// the address at which this process serves, or empty.
     pub(crate) fn new(
         transport: Transport,
         connections: usize,
@@ -97,7 +98,7 @@ impl LinkTable {
         self.worker.get().cloned().unwrap_or_default()
     }
 
-    /// Returns the route to a task's address.
+    /// Returns the route to the address of `peer`; the first call for an address makes the route.
     pub(crate) fn route(&self, peer: &Arc<Peer>) -> Arc<Route> {
         let mut by_address = self.by_address.lock();
         by_address.entry(peer.address().into()).or_insert_with(|| Route::new(peer.clone())).clone()
@@ -154,7 +155,8 @@ impl LinkTable {
         });
     }
 
-    /// Connects to the best address that works.
+    /// Opens a link to the first address of the invitation that accepts a connection, the fastest being tried
+    /// first.
     fn connect_to_best(self: &Arc<Self>, route: &Arc<Route>, invitation: &Invitation) {
         let mut failed = None;
         for endpoint in invitation.endpoints(self.transport, &boot_id()) {
@@ -183,7 +185,8 @@ impl LinkTable {
         Caller { receivers: receivers.map(|(task, _)| task.to_string()).collect(), ..self.caller.clone() }
     }
 
-    /// Opens the connections of a link. Returns them with the relation of the other end to this process.
+    /// Opens the connections of a link. Returns them, and whether the other end is in this process, on this
+    /// machine or remote.
     fn connect(
         &self,
         endpoint: &Endpoint,
@@ -197,7 +200,8 @@ impl LinkTable {
             Endpoint::Unix(name) => {
                 let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
                 let socket = Socket::unix(stream);
-                // The table must exist before the other end looks for it, which happens after the hello.
+                // The hand-off table must exist before the hello is sent, because the other end looks for it
+                // on receipt.
                 let locality = match process == self.process && self.transport == Transport::Auto {
                     true => Locality::SameProcess(HandoffTable::new(link)),
                     false => Locality::SameHost,
@@ -227,7 +231,7 @@ impl LinkTable {
         let worker = self.worker();
         route.set_linked(link.clone());
         let end = OutboundCleanup { link_table: self.clone(), route: route.clone(), link: link.clone() };
-        // If the table was closed meanwhile, no other code closes this link.
+        // If the link table was closed before the link was set, no other code closes this link.
         if self.closed.load(Ordering::Acquire) {
             link.close();
         }
@@ -264,13 +268,13 @@ impl LinkTable {
         });
     }
 
-    /// Returns the number of open links: to other processes, and from other processes.
+    /// Returns the numbers of open links over which this worker sends and over which it receives.
     pub(crate) fn links(&self) -> (usize, usize) {
         let (links, inbounds) = self.all();
         (links.len(), inbounds.len())
     }
 
-    /// Announces to all other ends that this process is shutting down.
+    /// Announces over all links that this process is shutting down.
     pub(crate) fn announce_shutdown(&self) {
         let (links, inbounds) = self.all();
         links.iter().for_each(|link| link.announce_shutdown());
@@ -286,18 +290,19 @@ impl LinkTable {
         inbounds.iter().for_each(|inbound| inbound.close());
     }
 
-    /// Returns the open links, each once.
+    /// Returns the open links: those over which this worker sends, and those over which it receives.
     fn all(&self) -> (Vec<Arc<Outbound>>, Vec<Arc<Inbound>>) {
         let links = self.by_address.lock().values().filter_map(|route| route.link()).collect();
         let mut inbounds: Vec<Arc<Inbound>> = self.inbounds.read().values().cloned().collect();
-        // A link from a process with several devices has an entry for each.
+        // A link from a process with several devices has one entry for each device.
         inbounds.sort_unstable_by_key(Arc::as_ptr);
         inbounds.dedup_by(|a, b| Arc::ptr_eq(a, b));
         (links, inbounds)
     }
 }
 
-/// Cleans up after a link to another process, when dropped.
+/// A guard whose drop cleans up after a link over which this worker sent: cancels the steps that sent over
+/// it.
 struct OutboundCleanup {
     link_table: Arc<LinkTable>,
     route: Arc<Route>,
@@ -319,7 +324,8 @@ impl Drop for OutboundCleanup {
     }
 }
 
-/// Cleans up after a link from another process, when dropped.
+/// A guard whose drop cleans up after a link over which this worker received: fails the receives that wait
+/// for its values.
 struct InboundCleanup {
     link_table: Arc<LinkTable>,
     inbound: Arc<Inbound>,
@@ -346,7 +352,7 @@ pub(super) fn handshake_thread() -> std::thread::Builder {
     std::thread::Builder::new().name("anabranch-meet".into()).stack_size(HANDSHAKE_STACK)
 }
 
-/// Returns the addresses of `of`, a machine's name or address with a port.
+/// Returns the IP addresses of `of`, which is `host:port`; empty if the host's name is unknown.
 fn addresses(of: &str) -> Vec<IpAddr> {
     let found = of.to_socket_addrs().map(|found| found.map(|address| address.ip()).collect());
     found.unwrap_or_default()

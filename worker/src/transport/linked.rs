@@ -1,5 +1,5 @@
-//! Another process's worker as a master in this process calls it: over the link for tensors if there is one
-//! and the request is suitable, or else over gRPC.
+//! The calls of a master to a worker in another process: runs of graphs with small feeds and the ends of
+//! steps go over the link for tensors if it is open, and all other calls over gRPC.
 
 use super::link_table::LinkTable;
 use super::route::Route;
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::time::timeout_at;
 
-/// Most bytes of feeds that a run over the link may have; others go over gRPC.
+/// Most bytes of feeds of a run that is sent over the link; a run with larger feeds is sent over gRPC.
 const MAX_FEED_BYTES: usize = 64 << 10;
 
-/// The link from a master to a worker in another process.
+/// The connection of a master to a worker in another process, over gRPC and a link for tensors.
 #[derive(Debug)]
 pub(crate) struct LinkedWorker {
     remote: RemoteWorker,
@@ -45,7 +45,7 @@ impl WorkerLink for LinkedWorker {
     }
 
     fn register_graph(&self, part: RegisterGraph) -> Call<'_, Arc<str>> {
-        // The link is opened now, so that the first step finds it.
+        // The handshake of the link begins before the first step, so that the step finds the link open.
         self.route.link_or_connect(&self.link_table);
         self.remote.register_graph(part)
     }

@@ -4,37 +4,38 @@
 //! **Handshake.** A worker that is given a graph with Send nodes asks the receiving task for its status over
 //! gRPC, with metadata that requests an invitation. A task of this implementation answers with an invitation
 //! ([`handshake`]): its process number, a random token and its addresses. A foreign task ignores the metadata
-//! and fetches tensors by RecvTensor, as all tasks do until a link is open and where none is possible. A
-//! [`route`] stores the state of the link to each address, and values that were stored before the link came
-//! up are then pushed. A receiver relies on pushes only if the sender has announced that it knows the
+//! and fetches tensors by RecvTensor. All other tasks also do so until a link is open and where no link is
+//! possible. A [`route`] stores the state of the link to one address. When the link comes up, the values that
+//! wait for it are pushed. A receiver relies on pushes only if the sender has announced that it knows the
 //! receiver's task by this address; otherwise the receiver fetches too, and the first result counts.
-//! Therefore no step waits for a handshake: values of a faster step are fetched.
+//! Therefore no step waits for a handshake: a step that runs before the link is open fetches its values.
 //!
 //! **Links.** A link is one main connection, and over TCP some secondary connections for parts of large
-//! tensors. On one machine it is an abstract Unix socket. There, large tensors are in sealed memory files
-//! ([`device::shared_memory`]) whose descriptor is sent once; afterwards a tensor is a frame of some
-//! hundred bytes and is read in place. The receiver *borrows* the memory: until its last reader has returned
-//! it, an update in place copies first, as it does for readers of the same process. If a borrower vanishes,
-//! the lender never writes that memory again. Tensors in GPU memory are shared by a block of that memory once
-//! the receiving device has reported that it can access such blocks ([`peer_access`]). Between workers of one
-//! process, values pass by pointer ([`handoff`]). In all other cases [`frame`]s carry the elements, written
-//! from the sender's tensor and read into the receiver's.
+//! tensors. On one machine it is an abstract Unix socket. On one machine, large tensors are in sealed memory
+//! files ([`device::shared_memory`]) whose descriptor is sent once; each tensor is then announced by a frame
+//! of some hundred bytes and read in place. The receiver *borrows* the memory: until it has returned the
+//! memory, the sender copies the tensor before an update in place, as it does for readers in its own process.
+//! If a borrower vanishes, the lender never writes that memory again. Tensors in GPU memory are shared in the
+//! same way, by a block of GPU memory, once the receiving device has reported that it can access such blocks
+//! ([`peer_access`]). Between workers of one process, values pass by pointer ([`handoff`]). In all other
+//! cases [`frame`]s carry the elements, written from the sender's tensor and read into the receiver's.
 //!
 //! **Push.** A Send node's value is sent at once, whether or not a receive waits for it. The frames that a
 //! thread sends before it pauses leave in one write ([`outbox`]): by that thread if the socket accepts them,
-//! or else by the link's thread. The receiver stores values in the rendezvous of their steps, which may not
-//! have started there; such steps are limited in number and time. Frames that have arrived together are
-//! handled together, and the frames sent in response leave together ([`cork`]). Small values of the same step
-//! return by the same connection, along with the answer if the frame was a run ([`piggyback`]). The bytes in
-//! flight are limited by a [`budget`]; beyond the limit a value is offered, and sent when its receiver
-//! requests it. Piggybacked values have a small limit of their own.
+//! or else by the link's thread. The receiver stores values in the rendezvous of their steps. Steps that have
+//! values but have not started on the receiver are limited in number and time. Frames that have arrived
+//! together are handled together, and the frames sent in response leave together ([`cork`]). Small values
+//! that a step sends to the process whose frame is being handled return by the connection of that frame,
+//! along with the answer if the frame was a run ([`piggyback`]). The bytes in flight are limited by a
+//! [`budget`]; beyond the limit a value is offered, and sent when its receiver requests it. Piggybacked
+//! values do not count against the budget but have a separate, small limit.
 //!
 //! **Failures.** If a part of a step fails before it has sent everything, its receivers are notified, and
-//! their parts of the step fail with the same status; a receiver that fetches gets it as the answer to
-//! RecvTensor. A broken link fails the receives that wait for its values, with a message that names the peer,
-//! and cancels the steps that had sent over it; other steps continue. Values that a step did not consume are
-//! dropped when the step is aborted or cleaned up. Runs of graphs use the same links, which saves a step two
-//! passes through an RPC runtime; all other calls use gRPC.
+//! their parts of the step fail with the same status; a receiver that fetches gets the status as the answer
+//! to RecvTensor. A broken link fails the receives that wait for its values, with a message that names the
+//! peer, and cancels the steps that had sent over it; other steps continue. Values that a step did not
+//! consume are dropped when the step is aborted or cleaned up. Runs of graphs use the same links, which saves
+//! each step two passes through an RPC runtime; all calls except runs and the ends of steps use gRPC.
 
 mod adaptive_spin;
 mod budget;
@@ -73,14 +74,14 @@ use std::str::FromStr;
 /// gRPC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// The best route that both ends support.
+    /// The fastest route that both ends support: memory of one process, shared memory, TCP or gRPC.
     #[default]
     Auto,
-    /// Shared memory on one machine, also within one process; gRPC between machines.
+    /// Shared memory on one machine, even between workers of one process; gRPC between machines.
     Shm,
-    /// TCP, also on one machine.
+    /// TCP between machines and on one machine.
     Tcp,
-    /// RecvTensor only.
+    /// RecvTensor for all tensors: no links are opened.
     Grpc,
 }
 
@@ -92,7 +93,7 @@ impl Transport {
         ("grpc", Transport::Grpc),
     ];
 
-    /// Returns whether tensors may be in memory that other processes read.
+    /// Returns whether this transport lets other processes read tensors in shared memory.
     pub(crate) fn shares_memory(self) -> bool {
         matches!(self, Transport::Auto | Transport::Shm)
     }

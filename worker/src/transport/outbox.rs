@@ -7,19 +7,19 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Largest payload that is copied behind its frame's fields, bytes: below this, a copy costs less than
-/// another slice.
+/// Largest payload that is copied behind its frame's fields, bytes: copying fewer bytes costs less than
+/// writing another slice.
 const MAX_COPIED: usize = 16 << 10;
-/// Size from which a buffer takes no more frames, bytes.
+/// Size of a buffer of joined frames from which further frames go into a new buffer, bytes.
 const MAX_PIECE: usize = 256 << 10;
-/// Most slices of one write.
+/// Most slices that one vectored write has.
 const MAX_SLICES: usize = 64;
 
 /// A queue of frames that wait to be written.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     pieces: VecDeque<Piece>,
-    /// Bytes of the first piece that have been written.
+    /// Number of bytes of the first piece that have been written.
     written: usize,
     len: usize,
 }
@@ -28,9 +28,9 @@ pub(super) struct Outbox {
 enum Piece {
     Frames(Vec<u8>),
     Payload(Bytes),
-    /// A payload that is split over all connections.
+    /// A large payload that is split over all connections of the link.
     Parallel(Bytes),
-    /// A frame with a descriptor.
+    /// A frame that is sent with a file descriptor.
     Descriptor(Vec<u8>, OwnedFd),
 }
 
@@ -43,12 +43,12 @@ impl Piece {
     }
 }
 
-/// The data of the next write.
+/// The data of the next write to the connection.
 #[derive(Debug)]
 pub(super) enum NextWrite<'a> {
     Nothing,
     Slices(Vec<IoSlice<'a>>),
-    /// The descriptor is sent with the first byte.
+    /// Bytes with whose first one the descriptor is sent.
     WithDescriptor(&'a [u8], BorrowedFd<'a>),
     Parallel(Bytes),
 }
@@ -63,7 +63,7 @@ impl Outbox {
         self.pieces.is_empty()
     }
 
-    /// Adds a frame; payloads from `parallel_from` on are split over all connections.
+    /// Adds a frame; a payload of `parallel_from` bytes or more is split over all connections.
     ///
     /// # Errors
     /// Those of [`Frame::encode`]; then nothing is added.
@@ -105,7 +105,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Adds a frame with a descriptor.
+    /// Adds a frame that is sent with a file descriptor.
     pub(super) fn add_descriptor(&mut self, frame: &Frame, descriptor: OwnedFd) -> Result<(), Malformed> {
         let mut bytes = Vec::new();
         frame.encode(0, &mut bytes)?;
@@ -114,14 +114,14 @@ impl Outbox {
         Ok(())
     }
 
-    /// Appends the contents of a later outbox.
+    /// Appends the contents of `later`, an outbox of which no byte has been written.
     pub(super) fn append(&mut self, mut later: Outbox) {
         debug_assert_eq!(later.written, 0, "a part of it has been written");
         self.len += later.len;
         self.pieces.append(&mut later.pieces);
     }
 
-    /// Returns the data of the next write.
+    /// Returns the data of the next write, without removing them.
     pub(super) fn next(&self) -> NextWrite<'_> {
         match self.pieces.front() {
             None => NextWrite::Nothing,
@@ -138,7 +138,7 @@ impl Outbox {
         }
     }
 
-    /// Removes `written` bytes from the front.
+    /// Removes the first `written` bytes of the queue, which have been written.
     pub(super) fn advance(&mut self, written: usize) {
         self.written += written;
         self.len -= written.min(self.len);

@@ -1,5 +1,6 @@
-//! Peer access: the knowledge about which devices of the other end can access memory that devices of this end
-//! share. Tensors are sent by the host until a device has reported access, and if it has none.
+//! Peer access: which devices of the receiving process can access memory of which devices of the sending
+//! process. Tensors are sent by the host until the receiving device has reported access, and if it has no
+//! access.
 
 use device::DeviceTensor;
 use graph::RendezvousKey;
@@ -8,11 +9,11 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Pause before access is queried again after a query without a tensor to test: each attempt copies a tensor
-/// to the host twice.
+/// Pause before access is queried again if the sender had no shareable copy of a tensor for the query. The
+/// pause is long, because each attempt copies a tensor to the host twice.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// A device that shares memory and a device of the other end that is to access it, by their names in
+/// A device that sends tensors and a device of the other process that receives them, by their names in
 /// rendezvous keys.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct DevicePair {
@@ -26,33 +27,37 @@ impl DevicePair {
     }
 }
 
-/// The peer access of each pair of devices on a link.
+/// The table of a link that says for each pair of devices whether the receiving one can access the sending
+/// one's memory.
 #[derive(Debug, Default)]
 pub(super) struct PeerAccessTable(Mutex<FxHashMap<DevicePair, PairState>>);
 
-/// The state of one pair.
+/// The state of the query about one pair of devices.
 #[derive(Debug)]
 enum PairState {
-    /// The query was sent, or is about to be. The tested tensor is retained until the answer.
+    /// The query was sent, or is about to be sent. The tensor that the peer tests its access with is retained
+    /// until the answer.
     Queried {
         _tensor: Option<DeviceTensor>,
     },
-    /// The query is not repeated before this time.
+    /// The query was postponed, and is not repeated before this time.
     Later(Instant),
     Answered(bool),
 }
 
-/// The peer access of one pair.
+/// The answer of a [`PeerAccessTable`]: whether the receiving device of a pair can access the sending one's
+/// memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerAccess {
     Yes,
     No,
-    /// Unknown: the caller must query it, or [postpone](PeerAccessTable::postpone) the query.
+    /// Not yet queried: the caller must send the query, or [postpone](PeerAccessTable::postpone) it.
     Unknown,
 }
 
 impl PeerAccessTable {
-    /// Returns the access of a pair. If it is unknown, the pair counts as queried from now on.
+    /// Returns the access of a pair. If it is unknown, later calls return `No` until the answer, because this
+    /// caller sends the query.
     pub(super) fn get_or_begin_query(&self, pair: &DevicePair) -> PeerAccess {
         self.get_or_begin_query_at(pair, Instant::now())
     }
@@ -70,12 +75,13 @@ impl PeerAccessTable {
         }
     }
 
-    /// Retains the tensor that the query is about.
+    /// Retains the tensor that a query is about until the answer.
     pub(super) fn set_queried_tensor(&self, pair: DevicePair, tensor: DeviceTensor) {
         self.0.lock().insert(pair, PairState::Queried { _tensor: Some(tensor) });
     }
 
-    /// Postpones the query, because there was no tensor to test.
+    /// Postpones the query about a pair by [`RETRY_PAUSE`], because there is no tensor that the peer could
+    /// test.
     pub(super) fn postpone(&self, pair: DevicePair) {
         self.0.lock().insert(pair, PairState::Later(Instant::now() + RETRY_PAUSE));
     }
@@ -87,11 +93,11 @@ impl PeerAccessTable {
             .lock()
             .get_mut(pair)
             .map(|state| std::mem::replace(state, PairState::Answered(has_access)));
-        // Dropped after the lock is released, because this frees memory.
+        // The old state is dropped after the lock is released, because dropping it frees the tested tensor.
         drop(old);
     }
 
-    /// Forgets all pairs after the link has ended.
+    /// Removes all pairs and the tensors retained for queries, after the link has ended.
     pub(super) fn clear(&self) {
         let table = std::mem::take(&mut *self.0.lock());
         drop(table);

@@ -1,4 +1,4 @@
-//! The blocks of a peer's memory that are mapped here, and the borrowed tensors in them.
+//! The shared blocks of a peer that this process maps, and the borrowed tensors in them.
 
 use super::content::tensor;
 use super::frame::{Malformed, TensorSpec};
@@ -14,12 +14,12 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// Most blocks of one peer.
+/// Most shared blocks of one peer that this process maps.
 const MAX_BLOCKS: usize = 1 << 16;
 
 const TOO_LONG: Malformed = Malformed("tensor: it is longer than its block");
 
-/// The blocks of one peer, by number.
+/// The shared blocks of one peer, by the number that the peer gave them.
 #[derive(Default)]
 pub(super) struct PeerBlocks {
     by_number: FxHashMap<u64, PeerBlock>,
@@ -43,7 +43,7 @@ impl PeerBlocks {
     }
 }
 
-/// A block of a peer's memory.
+/// A shared block of a peer, in the peer's host or device memory.
 #[derive(Clone, Debug)]
 pub(super) enum PeerBlock {
     Host(Arc<PeerMemory>),
@@ -59,7 +59,8 @@ impl PeerBlock {
         })
     }
 
-    /// Returns a tensor at the beginning of the block; it holds the loan.
+    /// Returns the tensor at the beginning of the block. The tensor's buffer owns `loan`, whose drop returns
+    /// the memory to the peer.
     pub(super) fn tensor(&self, spec: TensorSpec, loan: Box<dyn BufferBorrow>) -> io::Result<Value> {
         let len = spec.len().ok_or(TOO_LONG)?;
         match self {
@@ -78,7 +79,7 @@ impl PeerBlock {
         }
     }
 
-    /// Returns whether a device can access the block. May block the thread.
+    /// Returns whether a device of this process can access the block. May block the thread.
     pub(super) fn is_accessible_by(&self, device: &Device) -> bool {
         match self {
             PeerBlock::Host(_) => false,
@@ -87,7 +88,7 @@ impl PeerBlock {
     }
 }
 
-/// A borrowed buffer: the beginning of a block of the sender's memory.
+/// A borrowed buffer: the first `len` bytes of a shared block in the sender's host memory.
 struct BorrowedRegion {
     memory: Arc<PeerMemory>,
     /// Length of the tensor, bytes.

@@ -1,32 +1,36 @@
-//! Values that return piggybacked: a step's small values for the process whose message about the step this thread handles,
-//! a run or a value. They take the connection on which the message came, and leave together with the other frames sent there,
-//! above all the answer to a run: in one write, which wakes the other end once.
+//! Piggybacked values: while a thread handles a worker's message about a step, a run or a value, the step's
+//! small values for that worker return on the connection of the message. They leave in one write with the
+//! other frames on that connection, above all the answer to a run, which wakes the other end once.
 //!
-//! If that connection breaks, the step fails at the other end even without a value on it, because the other end waits for the
-//! answer to a run there, or has sent over the connection itself.
+//! If the connection of the message breaks, the step fails at the other end even without a piggybacked value,
+//! because the other end waits for the answer to a run on it, or has sent the step's values over it.
 
 use super::connection::Connection;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Largest value that returns piggybacked, bytes. Larger ones are in shared memory, or are flow-controlled.
+/// Largest value that is piggybacked, bytes. Larger values are in shared memory, or count against the push
+/// budget.
 pub(super) const MAX_VALUE: usize = 16 << 10;
-/// Bytes of values that may return for one message without flow control.
+/// Most bytes of values that are piggybacked for one message, because they do not count against the push
+/// budget.
 const MAX_PER_MESSAGE: usize = 64 << 10;
-/// Unwritten bytes of a connection above which no value returns on it, because the other end does not read.
+/// Number of unwritten bytes of a connection above which no value is piggybacked on it, because the other end
+/// does not read.
 const MAX_UNWRITTEN: usize = 1 << 20;
 
-/// The reply of a thread that handles a message about a step.
+/// The connection and the limit for piggybacked values, while a thread handles a message about a step.
 struct Piggyback {
     connection: Arc<Connection>,
-    /// The worker at the other end.
+    /// The random number of the worker that sent the message.
     worker: u64,
     step_id: i64,
-    /// Bytes that may still return.
+    /// Number of bytes that may still be piggybacked for the message.
     left: AtomicUsize,
 }
 
-/// Runs `handle`, which handles a message about a step that came from this worker on this connection.
+/// Runs `handle`, which handles a message about a step; `worker` has sent the message on `connection`.
+/// Meanwhile [`take`] returns the connection for the step's values.
 pub(super) fn open<T>(
     connection: &Arc<Connection>,
     worker: u64,
@@ -37,7 +41,8 @@ pub(super) fn open<T>(
     visit::with_reply(Arc::new(Piggyback { connection: connection.clone(), worker, step_id, left }), handle)
 }
 
-/// Returns the connection for a value of a step to this worker, if the value is to return piggybacked.
+/// Returns the connection on which a value of a step is piggybacked to a worker; `None` if this thread
+/// handles no message of that worker about the step, or the value is too large.
 pub(super) fn take(worker: u64, step_id: i64, bytes: usize) -> Option<Arc<Connection>> {
     let reply = visit::reply::<Piggyback>()?;
     let left = reply.left.load(Ordering::Relaxed);
@@ -46,7 +51,7 @@ pub(super) fn take(worker: u64, step_id: i64, bytes: usize) -> Option<Arc<Connec
     if !is_same || !is_small || reply.connection.is_broken() || reply.connection.unwritten() > MAX_UNWRITTEN {
         return None;
     }
-    // Only this thread has the reply.
+    // A load and a store suffice, because only this thread uses `reply`.
     reply.left.store(left - bytes, Ordering::Relaxed);
     Some(reply.connection.clone())
 }
@@ -145,7 +150,7 @@ mod tests {
         run.step.rendezvous.recv_local(
             &key,
             Box::new(move |_| {
-                // The other step is still there, although its end was received before.
+                // Step 2 still has its state, although its end was received before the value.
                 let goes =
                     steps.get(2).is_some() && pushing.push(1, &answer, &small, PushReason::Ready).is_ok();
                 assert!(goes);

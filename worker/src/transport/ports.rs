@@ -19,30 +19,30 @@ use std::sync::{Arc, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Most connections that have not completed their hello; more are closed.
+/// Most connections whose [`Hello`] has not been read completely; further connections are closed.
 const MAX_PENDING: usize = 64;
-/// Most secondary connections whose main connection has not arrived.
+/// Most secondary connections of all links whose main connection has not arrived.
 const MAX_PENDING_SECONDARIES: usize = 256;
-/// Time for which a secondary connection waits for its main connection, during which the other connections
-/// are opened.
+/// Time for which a secondary connection waits for its link's main connection, which is opened last.
 const SECONDARY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most secondary connections of one link.
 const MAX_SECONDARIES_OF_LINK: usize = 64;
-/// Pause after a failure to accept, for instance because the process has no free file descriptors.
+/// Pause after a connection could not be accepted, for instance because the process has no free file
+/// descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// The listening sockets of a process.
+/// The listening sockets of a worker, and the threads that accept connections on them.
 #[derive(Debug)]
 pub(super) struct Ports {
     pub(super) unix: Option<String>,
     pub(super) tcp: Option<SocketAddr>,
     listening: Vec<OwnedFd>,
-    /// The accepting threads.
+    /// The threads that accept connections, one for each listening socket.
     threads: Vec<Thread>,
     closed: Arc<AtomicBool>,
 }
 
-/// The state shared by the accepting threads.
+/// The state that the accepting threads share: the connections whose links are not complete.
 struct Acceptor {
     link_table: Weak<LinkTable>,
     pending: AtomicUsize,
@@ -50,14 +50,16 @@ struct Acceptor {
     closed: Arc<AtomicBool>,
 }
 
-/// The secondary connections of one link, and the time at which the first of them arrived.
+/// The secondary connections of a link whose main connection has not arrived, and the arrival time of the
+/// first.
 type PendingSecondaries = (Instant, Vec<TcpStream>);
 
 impl Ports {
-    /// Listens on dedicated threads. A machine may lack one kind of socket.
+    /// Opens the sockets that `transport` allows, and accepts connections on dedicated threads. If one of the
+    /// two sockets cannot be opened, the other is used alone.
     ///
     /// # Errors
-    /// If none of the kinds that `transport` allows is available.
+    /// If none of the sockets that `transport` allows can be opened.
     pub(super) fn open(
         link_table: &Arc<LinkTable>,
         transport: Transport,
@@ -111,8 +113,8 @@ impl Ports {
         let listener = bound?;
         let mut address = listener.local_addr()?;
         if let (true, Some(&named)) = (address.ip().is_unspecified(), bind.first()) {
-            // The machine is reached by an address that is not its own; the cluster's port is reached in the
-            // same way.
+            // No interface of this machine has the address that the cluster spec gives it, so other machines
+            // reach this port by the address of the cluster spec too.
             address.set_ip(named);
         }
         self.listening.push(listener.as_fd().try_clone_to_owned()?);
@@ -125,16 +127,16 @@ impl Drop for Ports {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
         for listener in &self.listening {
-            // Wakes the thread that accepts.
+            // Wakes the thread that waits for a connection on this socket.
             let _ = rustix::net::shutdown(listener, Shutdown::Both);
         }
-        // Wakes a thread that pauses after a failure.
+        // Wakes the threads that pause after a failure to accept.
         self.threads.iter().for_each(Thread::unpark);
     }
 }
 
 impl Acceptor {
-    /// Starts a thread that accepts connections.
+    /// Starts a thread that calls `accept` for new connections until the ports are closed.
     fn spawn(
         self: &Arc<Self>,
         accept: impl Fn() -> io::Result<io::Result<Socket>> + Send + 'static,
@@ -177,7 +179,8 @@ impl Acceptor {
         }
     }
 
-    /// Reads and checks the hello of a new connection.
+    /// Reads and checks the [`Hello`] of a new connection. Returns the link's number and the connection's
+    /// role.
     fn read_hello(&self, socket: &Socket) -> io::Result<(u64, Role)> {
         let link_table = self.link_table.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         let mut first = [0; HELLO_LEN];
@@ -188,7 +191,8 @@ impl Acceptor {
         Ok((link, Hello::role(&bytes)?))
     }
 
-    /// Accepts a connection: secondary ones are stored until their main connection completes the link.
+    /// Accepts a connection of a link: stores a secondary connection, or completes the link with its main
+    /// connection.
     fn accept_connection(&self, socket: Socket, link: u64, role: Role) {
         match role {
             Role::Secondary => {

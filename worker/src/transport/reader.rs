@@ -1,5 +1,5 @@
-//! The reading end of a link: decodes frames, and reads payloads into their final memory. It reads on the
-//! runtime's thread that sees the socket become readable; long payloads are read by a separate thread.
+//! The reading end of a link: decodes frames, and reads payloads into their final memory. The runtime's
+//! thread that polls the socket also reads it; a separate thread reads long payloads.
 
 use super::connection::{Connection, is_parallel, part_len};
 use super::frame::{Frame, HEADER, Header, Malformed};
@@ -17,15 +17,15 @@ use tokio::sync::oneshot;
 
 /// Size of the read buffer, bytes.
 const READ_BUFFER: usize = 256 << 10;
-/// Payloads of this size and above are read without the buffer, bytes.
+/// Size from which payloads are read into their final memory without the read buffer, bytes.
 const MIN_UNBUFFERED: usize = 64 << 10;
-/// Payloads of this size and above are read by a separate thread, bytes.
+/// Size from which payloads are read by a separate thread, bytes.
 const MIN_ON_THREAD: usize = 1 << 20;
-/// Most descriptors that have arrived and are not yet claimed by a frame.
+/// Most descriptors that have arrived and whose [`Frame::Block`] has not been processed.
 const MAX_DESCRIPTORS: usize = 64;
 const THREAD_STACK: usize = 128 << 10;
 
-/// Reads the frames of a link.
+/// The reader of the frames and payloads of a link.
 #[derive(Debug)]
 pub(super) struct Reader {
     connection: Arc<Connection>,
@@ -33,7 +33,7 @@ pub(super) struct Reader {
     unread: ReadBuffer,
 }
 
-/// The bytes and descriptors that have been read and not yet used.
+/// The bytes and descriptors that were read from the socket and not yet decoded.
 #[derive(Debug, Default)]
 struct ReadBuffer {
     bytes: Vec<u8>,
@@ -43,7 +43,7 @@ struct ReadBuffer {
 }
 
 impl Reader {
-    /// Creates a reader; must be called within a runtime.
+    /// Makes a reader of the connection; must be called within a runtime.
     ///
     /// # Errors
     /// If the runtime cannot watch the socket.
@@ -56,8 +56,8 @@ impl Reader {
         })
     }
 
-    /// Reads the next frame. Returns it with its payload's length; `None` at the end. The payload must be
-    /// read before the next frame.
+    /// Reads the next frame. Returns the frame with its payload's length; `None` at the end of the
+    /// connection. The caller must read the payload before it reads the next frame.
     pub(super) async fn frame(&mut self) -> io::Result<Option<(Frame, usize)>> {
         if !self.fill_to(HEADER).await? {
             return if self.unread.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
@@ -74,14 +74,14 @@ impl Reader {
         Ok(Some((frame, payload)))
     }
 
-    /// Returns whether the next frame has been read completely.
+    /// Returns whether the next frame is in the buffer with its whole payload.
     pub(super) fn has_frame(&self) -> bool {
         let Some(header) = self.unread.bytes().first_chunk::<HEADER>() else { return false };
         let Ok(Header { fields_len, payload, .. }) = Header::decode(header) else { return false };
         payload < MIN_ON_THREAD as u64 && self.unread.len() - HEADER >= fields_len + payload as usize
     }
 
-    /// Reads the payload of a frame whose payload is a protobuf message.
+    /// Reads a payload of `len` bytes that is a protobuf message.
     pub(super) async fn message(&mut self, len: usize) -> io::Result<Bytes> {
         if len > MAX_MESSAGE_SIZE {
             return Err(Malformed("message: it is over the size limit").into());
@@ -96,7 +96,7 @@ impl Reader {
         Ok(message.into())
     }
 
-    /// Fills a buffer with a payload of the same length.
+    /// Reads a payload into a buffer of the payload's length.
     pub(super) async fn fill(&mut self, mut buffer: Buffer) -> io::Result<Buffer> {
         if buffer.len() < MIN_ON_THREAD {
             self.read_into(buffer.as_mut_slice()).await?;
@@ -115,7 +115,7 @@ impl Reader {
         buffer
     }
 
-    /// Reads and discards a payload that there is no memory for.
+    /// Reads and discards a payload of `len` bytes, for which there is no memory.
     pub(super) async fn skip(&mut self, len: usize) -> io::Result<()> {
         if is_parallel(len, self.connection.secondaries.len()) {
             // Closing the link is acceptable: a process without memory for this tensor has none for later
@@ -132,13 +132,13 @@ impl Reader {
         Ok(())
     }
 
-    /// Returns the descriptor that arrived with the last frame or before.
+    /// Removes and returns the oldest descriptor that has arrived.
     pub(super) fn descriptor(&mut self) -> io::Result<File> {
         let descriptor = self.unread.descriptors.pop_front();
         Ok(descriptor.ok_or(Malformed("block: it has no descriptor"))?.into())
     }
 
-    /// Fills memory from the buffer and the main connection.
+    /// Fills `into` with bytes from the buffer and then from the main connection.
     async fn read_into(&mut self, mut into: &mut [u8]) -> io::Result<()> {
         while !into.is_empty() {
             if self.unread.is_empty() && into.len() >= MIN_UNBUFFERED {
@@ -156,7 +156,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads until the buffer has `len` bytes. Returns false if the connection ends before.
+    /// Reads until the buffer has `len` bytes. Returns false if the connection ends earlier.
     async fn fill_to(&mut self, len: usize) -> io::Result<bool> {
         let unread = &mut self.unread;
         if unread.len() >= len {
@@ -188,7 +188,7 @@ impl ReadBuffer {
         &self.bytes[self.start..self.end]
     }
 
-    /// Moves as many bytes as there are. Returns their number.
+    /// Moves bytes to `into` until it is full or the buffer is empty. Returns the number of bytes moved.
     fn take(&mut self, into: &mut [u8]) -> usize {
         let len = into.len().min(self.len());
         into[..len].copy_from_slice(&self.bytes()[..len]);
@@ -196,7 +196,7 @@ impl ReadBuffer {
         len
     }
 
-    /// Makes room for `len` bytes in total.
+    /// Moves the unread bytes to the start of the buffer, and enlarges it to `len` bytes if it is smaller.
     fn make_room(&mut self, len: usize) {
         self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.len());
@@ -206,7 +206,8 @@ impl ReadBuffer {
     }
 }
 
-/// Fills memory with a payload that comes over one connection, or in parts over all. Blocks the thread.
+/// Fills `into` with a payload that comes over the main connection or, if it is large, in parts over all
+/// connections of the link. Blocks the thread.
 fn read_parts(connection: &Connection, unread: &mut ReadBuffer, into: &mut [u8]) -> io::Result<()> {
     let len = match is_parallel(into.len(), connection.secondaries.len()) {
         true => part_len(into.len(), connection.secondaries.len()),
@@ -224,7 +225,7 @@ fn read_parts(connection: &Connection, unread: &mut ReadBuffer, into: &mut [u8])
     })
 }
 
-/// Fills memory from the buffer and the main connection. Blocks the thread.
+/// Fills `into` with bytes from the buffer and then from the main connection. Blocks the thread.
 fn read_part(connection: &Connection, unread: &mut ReadBuffer, into: &mut [u8]) -> io::Result<()> {
     let taken = unread.take(into);
     let mut left = &mut into[taken..];
@@ -236,12 +237,12 @@ fn read_part(connection: &Connection, unread: &mut ReadBuffer, into: &mut [u8]) 
     Ok(())
 }
 
-/// Converts the end of the connection into an error.
+/// Converts the result 0 of a read, which means the end of the connection, into an error.
 fn nonzero(read: usize) -> io::Result<usize> {
     if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(read) }
 }
 
-/// Checks that the peer has not sent too many descriptors.
+/// Checks that at most [`MAX_DESCRIPTORS`] descriptors wait for their frames.
 fn check_descriptor_count(descriptors: &VecDeque<OwnedFd>) -> io::Result<()> {
     match descriptors.len() > MAX_DESCRIPTORS {
         true => Err(Malformed("stream: descriptors without frames").into()),

@@ -1,5 +1,5 @@
-//! The receive loop of a link's end. Frames that have arrived together are handled together, and the frames
-//! sent in response leave together ([`visit::serve`]).
+//! The receive loop of one end of a link. A thread handles all frames that have arrived before it pauses, and
+//! sends the responses to them in one write ([`visit::serve`]).
 
 use super::connection::Connection;
 use super::content::Content;
@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time for which frames that have arrived are handled without yielding to the runtime.
+/// Longest time for which the loop handles frames without yielding to the runtime.
 const BATCH: Duration = Duration::from_micros(200);
 
 /// Receives frames and passes them to `handle` until the connection ends.
@@ -32,7 +32,7 @@ pub(super) async fn receive_all(
     Ok(())
 }
 
-/// Handles a frame and those behind it that have already arrived, for at most [`BATCH`].
+/// Handles a frame and the frames behind it that have already arrived, for at most [`BATCH`].
 fn handle_batch(
     frame: Frame,
     content: Content,

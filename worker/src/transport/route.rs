@@ -1,4 +1,4 @@
-//! The route to one address, with the state of its link.
+//! The route to the task at one address, with the state of the link to it.
 
 use super::link_table::LinkTable;
 use super::outbound::Outbound;
@@ -33,7 +33,8 @@ impl Route {
         Arc::new(Route { peer, state: RwLock::new(RouteState::Unlinked(None)) })
     }
 
-    /// Returns the link if it is open; if there is none, begins a handshake unless it is too early for that.
+    /// Returns the link if it is open. If there is none, begins a handshake, unless one is in progress or the
+    /// pause after a failed one has not ended.
     pub(crate) fn link_or_connect(self: &Arc<Self>, link_table: &Arc<LinkTable>) -> Option<Arc<Outbound>> {
         match &*self.state.read() {
             RouteState::Linked(link) => return Some(link.clone()),
@@ -52,7 +53,7 @@ impl Route {
         None
     }
 
-    /// Returns the link if it is open.
+    /// Returns the route's link if it is open.
     pub(crate) fn link(&self) -> Option<Arc<Outbound>> {
         match &*self.state.read() {
             RouteState::Linked(link) => Some(link.clone()),
@@ -60,7 +61,7 @@ impl Route {
         }
     }
 
-    /// Sets the open link.
+    /// Records that `link` is open.
     pub(super) fn set_linked(&self, link: Arc<Outbound>) {
         *self.state.write() = RouteState::Linked(link);
     }
@@ -70,7 +71,7 @@ impl Route {
         *self.state.write() = RouteState::Unlinked(Instant::now().checked_add(pause));
     }
 
-    /// Returns the task and address, for messages.
+    /// Returns the task and its address, for error messages.
     pub(super) fn name(&self) -> String {
         format!("{} at {}", self.peer.task(), self.peer.address())
     }
@@ -211,7 +212,7 @@ mod tests {
         Ok(Route::new(Arc::new(Peer::new(TaskName::new("w", 1), "127.0.0.1:1", LONG, 1)?)))
     }
 
-    /// Opens a link. Returns its other end.
+    /// Opens the route's link over a socket pair. Returns the receiver's socket.
     fn open_link(route: &Arc<Route>, step: &StepRendezvous) -> Test<UnixStream> {
         let (connection, there) = testing::connection()?;
         let link = Outbound::new(connection, (route.name(), 0), Locality::Remote, Handle::current());
@@ -220,7 +221,7 @@ mod tests {
         Ok(there)
     }
 
-    /// Returns the next frame, if one has arrived.
+    /// Returns the next frame of the link; `None` if none has arrived.
     fn next_frame(there: &UnixStream) -> Test<Option<Frame>> {
         Ok(testing::next_frame(there)?.map(|(frame, _)| frame))
     }

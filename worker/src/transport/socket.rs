@@ -17,10 +17,11 @@ use std::time::Instant;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Send buffer of a Unix socket, bytes: with the default size, each write wakes the reader too often.
+/// Send buffer of a Unix socket, bytes: with the default size, one large write fills the buffer and wakes the
+/// reader many times.
 const UNIX_BUFFER: usize = 1 << 20;
 
-/// A socket of a link.
+/// The blocking side of a connection's socket: a Unix socket on one machine, or TCP.
 #[derive(Debug)]
 pub(super) enum Socket {
     Unix(UnixStream),
@@ -30,7 +31,7 @@ pub(super) enum Socket {
 impl Socket {
     /// Wraps a Unix socket, and enlarges its send buffer.
     pub(super) fn unix(stream: UnixStream) -> Socket {
-        // A system that does not allow the size keeps the default.
+        // An error is ignored, because the default size works too.
         let _ = sockopt::set_socket_send_buffer_size(&stream, UNIX_BUFFER);
         Socket::Unix(stream)
     }
@@ -47,7 +48,7 @@ impl Socket {
         Ok(Socket::Tcp(stream))
     }
 
-    /// Returns the same connection for an asynchronous reader.
+    /// Returns the reading side of this connection for asynchronous code.
     ///
     /// # Errors
     /// If the runtime cannot watch the socket.
@@ -57,7 +58,7 @@ impl Socket {
         Ok(Source(AsyncFd::with_interest(descriptor, Interest::READABLE)?))
     }
 
-    /// Writes some of the bytes; the descriptor is sent with the first of them.
+    /// Writes at least one byte of `slices`, and the descriptor with it. Returns the number of bytes written.
     ///
     /// # Errors
     /// `WouldBlock` if the socket accepts nothing and `waits` is false.
@@ -83,7 +84,8 @@ impl Socket {
         }
     }
 
-    /// Waits for bytes and reads some; 0 at the end. Descriptors that arrive are appended to `descriptors`.
+    /// Waits for bytes and reads them into `into`. Returns their number; 0 at the end of the connection.
+    /// Descriptors that arrive are appended to `descriptors`.
     ///
     /// # Errors
     /// `TimedOut` if no bytes arrive until `by`.
@@ -122,8 +124,9 @@ impl Socket {
     }
 }
 
-/// A connection for an asynchronous reader. The runtime watches it only for readability: each read from a
-/// Unix socket makes it writable, and watching for that would wake the runtime for nothing.
+/// The reading side of a connection for asynchronous code. The runtime watches the socket only for
+/// readability: each read by the other end makes a Unix socket writable, and watching for that would wake the
+/// runtime for nothing.
 #[derive(Debug)]
 pub(super) struct Source(AsyncFd<OwnedFd>);
 
@@ -153,7 +156,7 @@ impl Source {
     }
 }
 
-/// Reads the bytes that have arrived.
+/// Reads the bytes and descriptors that have arrived, without waiting. Returns the number of bytes.
 fn receive(from: BorrowedFd<'_>, into: &mut [u8], descriptors: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];

@@ -6,15 +6,15 @@ use super::socket::Socket;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 
-/// Returns a connection and its other end.
+/// Returns one end of a socket pair as a connection, and the other end for the test.
 pub(super) fn connection() -> io::Result<(Connection, UnixStream)> {
     let (here, there) = UnixStream::pair()?;
-    // A frame must have been sent when the call that sends it returns, so the test never waits.
+    // Reads do not block, because a frame must have been sent when the call that sends it returns.
     there.set_nonblocking(true)?;
     Ok((Connection::new(Socket::unix(here), Vec::new()), there))
 }
 
-/// Returns the next frame and its payload, if one has arrived.
+/// Returns the next frame and its payload; `None` if none has arrived.
 pub(super) fn next_frame(mut there: &UnixStream) -> io::Result<Option<(Frame, Vec<u8>)>> {
     let mut header = [0; HEADER];
     match there.read_exact(&mut header) {

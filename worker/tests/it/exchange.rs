@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use proto::link::WorkerLink;
 use std::time::{Duration, Instant};
 
-/// Returns a graph in which `p` is fed at the first task, goes to the second, and is fetched at the first.
+/// Returns a graph in which `p` is fed at the first task, sent to the second and fetched as `y` at the first.
 fn round_trip_graph(dtype: DType) -> Test<Graph> {
     Ok(Graph::from_text(&format!(
         "p = Placeholder[dtype={dtype}, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
@@ -181,12 +181,13 @@ async fn a_restarted_peer_is_detected() -> Test {
     drop(old);
     let listener = rebind(&address)?;
     let _new = Task::serve(config, listener)?;
-    // Connections to the earlier process may break during one step, which names that task; the next step
-    // fails as restarted.
+    // Connections to the ended process may break during one step, whose error names the task; the next step's
+    // errors say that the task has restarted.
     let mut step = 2;
     loop {
         let mut broke = false;
-        // The first task requests a tensor of an earlier incarnation; the second does not know the session.
+        // The first task's run fails because its key names an earlier incarnation, the second task's because
+        // its session is lost.
         for (name, outcome) in session.outcomes(&registered, step, &feeds, &["y:0"]).await {
             let failed = outcome.err().ok_or("a lost session ran")?;
             if step == 2 && failed.code == Code::Unavailable && failed.message.contains(&gone) {

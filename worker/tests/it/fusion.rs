@@ -1,4 +1,4 @@
-//! The rewrites that a worker applies to a graph before it runs it, as far as the session's options allow
+//! Tests of the rewrites that a worker applies to a registered graph, as far as the session's options allow
 //! them.
 
 use crate::cluster::*;
@@ -44,9 +44,9 @@ async fn chains_are_fused_unless_the_options_disable_it() -> Test {
     let off = |rewriter: &mut RewriterConfig| rewriter.remapping = Toggle::Off as i32;
     assert!(is_fused_with(|_| {}).await?);
     assert!(!is_fused_with(|part| part.config = config(off)).await?);
-    // Masters of TensorFlow send only the graph options.
+    // TensorFlow's masters send the field `graph_options` and not `config`.
     assert!(!is_fused_with(|part| part.graph_options = Some(options(off))).await?);
-    // A config takes precedence.
+    // A request's `config` takes precedence over its `graph_options`.
     assert!(
         is_fused_with(|part| (part.config, part.graph_options) = (config(|_| {}), Some(options(off))))
             .await?
@@ -56,7 +56,7 @@ async fn chains_are_fused_unless_the_options_disable_it() -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn graphs_below_min_graph_nodes_are_not_fused() -> Test {
-    // The graph has four nodes: one of them receives the feed.
+    // The graph has four nodes: the placeholder's Recv node, `Neg`, `Square` and the Send node of the fetch.
     for (least, is_fused) in [(3, true), (100, false), (-1, true)] {
         let found =
             is_fused_with(|part| part.config = config(|rewriter| rewriter.min_graph_nodes = least)).await?;

@@ -1,4 +1,5 @@
-//! Transfers over links by each transport: values and failures are the same, and no state is left behind.
+//! Tests of transfers over links: each transport delivers the same values and failures, and leaves no state
+//! behind.
 
 use crate::cluster::*;
 use anabranch_worker::Transport;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const LINKED: [Transport; 3] = [Transport::Auto, Transport::Shm, Transport::Tcp];
 
-/// Returns a graph in which `p` is fed at the first task, goes to the second, and is fetched at the first.
+/// Returns a graph in which `p` is fed at the first task, sent to the second and fetched as `y` at the first.
 fn round_trip_graph(dtype: DType) -> Test<Graph> {
     Ok(Graph::from_text(&format!(
         "p = Placeholder[dtype={dtype}, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
@@ -21,7 +22,7 @@ fn round_trip_graph(dtype: DType) -> Test<Graph> {
     ))?)
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition holds, which `name` describes in the error after [`LONG`].
 fn until(name: &str, mut is_so: impl FnMut() -> bool) -> Test {
     let deadline = Instant::now() + LONG;
     while !is_so() {
@@ -57,7 +58,7 @@ fn samples() -> Test<Vec<Tensor>> {
         wide(1000)?,
         wide(20_000)?,
         wide(200_000)?,
-        // These are sent in several parts over TCP, and exceed the push budget.
+        // The next two tensors are sent in several parts over TCP, and the second exceeds the push budget.
         wide(3_000_001)?,
         wide(20_000_000)?,
         Tensor::strings(
@@ -92,7 +93,7 @@ async fn a_cancelled_part_notifies_its_receivers() -> Test {
         let (tasks, session) = linked(transport).await?;
         let registered = session.register(&round_trip_graph(DType::Float)?, &["p"], &["y"], &[]).await?;
         for (step, waits_already) in [(10, true), (11, false)] {
-            // The first part is not fed, so it waits.
+            // The first task's part waits, because its placeholder is not fed.
             let (link, run) =
                 (session.links[&first].clone(), session.part(&registered, &first, step, &[], &[]));
             let let_go = tokio::spawn(async move { link.run_graph(run).await });
@@ -149,13 +150,13 @@ async fn borrowed_tensors_keep_their_values_after_the_link_has_ended() -> Test {
     let read = session.register(&graph, &[], &["y"], &[]).await?;
     let ones = Tensor::full(1i32, Shape::new(&[1_000_000])?)?;
     session.run(&init, 10, &[("p:0", ones)], &[]).await?;
-    // The addition gives the variable memory of its own.
+    // The addition gives the variable memory that it does not share with the fed tensor.
     session.run(&more, 11, &[], &[]).await?;
     let borrowed = session.run(&read, 12, &[], &["y:0"]).await?;
     let run_more = |step| session.links[&second].run_graph(session.part(&more, &second, step, &[], &[]));
     until("a loan", || tasks[1].worker.links() == (1, 1))?;
     session.links[&first].cleanup_graph(12).await?;
-    // The borrower continues, but receives no more frames.
+    // The borrower's worker still runs, but receives no more frames.
     tasks[0].worker.close_links();
     until("the link's end", || tasks[1].worker.links() == (0, 0))?;
     for step in 20..24 {
@@ -169,7 +170,7 @@ async fn borrowed_tensors_keep_their_values_after_the_link_has_ended() -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_links_tensors_are_fetched() -> Test {
-    // One task without links is enough for that.
+    // A single task without links prevents all links of the cluster.
     let tasks = cluster(2, |config| {
         if config.task.task == 1 {
             config.transport = Transport::Grpc;
@@ -253,8 +254,8 @@ async fn steps_that_only_sent_leave_no_state() -> Test {
         let (tasks, session) = linked(transport).await?;
         let registered = session.register(&round_trip_graph(DType::Int32)?, &["p"], &["y"], &[]).await?;
         let value = wide(2_000_000)?;
-        // The second task's part never runs, so the pushed values wait there; together they exceed the
-        // budget.
+        // The second task's part never runs, so the values pushed to it are not consumed; together they
+        // exceed the push budget.
         let first = TaskName::new("w", 0);
         for step in 100..120 {
             let run = session.part(&registered, &first, step, &[("p:0", value.clone())], &["y:0"]);
@@ -266,7 +267,7 @@ async fn steps_that_only_sent_leave_no_state() -> Test {
             }
             assert!(running.await?.is_err());
         }
-        // The budget is released again, and the link still works.
+        // Cleaning the steps up has released the budget, and the link still works.
         let back = session.run(&registered, 200, &[("p:0", value.clone())], &["y:0"]).await?;
         assert!(back == [value]);
         assert!(tasks.iter().all(|t| t.worker.links() == (1, 1)), "{transport}");
@@ -280,7 +281,7 @@ async fn receives_from_an_ended_peer_fail_with_its_name() -> Test {
         let (mut tasks, session) = linked(transport).await?;
         let registered = session.register(&round_trip_graph(DType::Float)?, &["p"], &["y"], &[]).await?;
         let first = TaskName::new("w", 0);
-        // The run waits for the second task, whose part is not run.
+        // The first task's run waits for the second task, whose part is not run.
         let run = session.part(&registered, &first, 7, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]);
         let link = session.links[&first].clone();
         let running = tokio::spawn(async move { link.run_graph(run).await });
@@ -352,7 +353,7 @@ async fn connections_without_an_invitation_are_refused() -> Test {
             // The other end may close the connection before it has read everything.
             let _ = write.write_all(&bytes);
             let mut answer = Vec::new();
-            // The connection ends, or is reset.
+            // An error is ignored, because the other end may also reset the connection.
             let _ = read.read_to_end(&mut answer);
             assert_eq!(answer, if welcomed { &welcome[..] } else { &[] }, "{name}");
         }

@@ -1,4 +1,4 @@
-//! Workers over real connections: steps, links, exchange of tensors.
+//! Tests of workers over real connections: steps, links and transfers of tensors.
 
 mod cluster;
 mod exchange;

@@ -1,5 +1,5 @@
-//! Device memory shared with devices of other processes over a link. A test device replaces the GPU: its
-//! memory is host memory, which other processes map by descriptors like a GPU's.
+//! Tests of device memory that is shared with devices of other processes over a link. A test device replaces
+//! the GPU: its memory is host memory, which other processes map by descriptors as they map a GPU's memory.
 
 use crate::cluster::*;
 use anabranch_worker::{Transport, Worker, WorkerConfig};
@@ -18,14 +18,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Least number of steps of a transfer.
+/// Least number of round trips in one call of [`TestCluster::run_round_trips`].
 const MIN_ROUNDS: usize = 5;
 
-/// The number of operations of a device.
+/// The numbers of operations that a [`TestProcessor`] has performed.
 #[derive(Debug, Default)]
 struct OperationCounts {
     shared: AtomicUsize,
-    /// Shared tensors that have not been returned.
+    /// Number of shared tensors whose memory has not been returned.
     outstanding: AtomicUsize,
     borrowed: AtomicUsize,
     downloaded: AtomicUsize,
@@ -35,11 +35,11 @@ fn count(of: &AtomicUsize) -> usize {
     of.load(Ordering::Acquire)
 }
 
-/// A device that replaces a GPU.
+/// The processor of the device that replaces a GPU.
 #[derive(Debug)]
 struct TestProcessor {
     can_access: AtomicBool,
-    /// Set while there is memory for shared copies.
+    /// Set while the device has memory for copies that it shares.
     has_memory: AtomicBool,
     counts: Arc<OperationCounts>,
 }
@@ -53,7 +53,7 @@ impl DeviceMemory for Memory {
     }
 }
 
-/// The memory of a shared tensor.
+/// The memory of a copy that the device shares: the first `len` bytes of a shared block.
 #[derive(Debug)]
 struct Window {
     block: Block,
@@ -77,7 +77,7 @@ impl Drop for Window {
     }
 }
 
-/// A shared block that claims to be in device memory.
+/// A shared block in host memory that claims to be in device memory.
 #[derive(Debug)]
 struct Block(SharedMemory);
 
@@ -105,7 +105,7 @@ impl TestProcessor {
         TestProcessor { can_access, has_memory, counts: Arc::default() }
     }
 
-    /// The device of a task with this processor.
+    /// Returns the device `GPU:0` of a task, with this processor.
     fn device(self: &Arc<TestProcessor>, task: &TaskName) -> Device {
         let attributes = DeviceAttributes {
             name: DeviceName::new(task, "GPU", 0),
@@ -189,7 +189,7 @@ impl Processor for TestProcessor {
     }
 }
 
-/// Two tasks, each with a CPU and a test device.
+/// A cluster of two tasks, each with a CPU device and a device that replaces a GPU.
 struct TestCluster {
     tasks: Vec<Task>,
     test_devices: Vec<Arc<TestProcessor>>,
@@ -220,8 +220,8 @@ impl TestCluster {
         Ok(TestCluster { tasks, test_devices, session, steps: AtomicI64::new(0) })
     }
 
-    /// Sends `p` from the first task's device to the second's and back, until `enough`, and at least
-    /// [`MIN_ROUNDS`] times.
+    /// Sends `value` from the first task's GPU to the second's and back, at least [`MIN_ROUNDS`] times and
+    /// until `enough` returns true.
     async fn run_round_trips(&self, value: &Tensor, enough: impl Fn() -> bool) -> Test {
         let graph = Graph::from_text(&format!(
             "p = Placeholder[dtype={0}, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
@@ -292,7 +292,7 @@ async fn small_or_inaccessible_tensors_are_sent_by_the_host() -> Test {
     cluster.run_round_trips(&numbers(MIN_SHARED_BYTES / 4 - 1)?, || true).await?;
     cluster.run_round_trips(&Tensor::scalar(1.0f32), || true).await?;
     assert_eq!(cluster.counts(|counts| &counts.shared), [0, 0]);
-    // A device without access is asked once.
+    // A device without access is queried once.
     let cluster = TestCluster::new(Transport::Shm, false).await?;
     cluster
         .run_round_trips(&numbers(MIN_SHARED_BYTES)?, || cluster.counts(|counts| &counts.shared) == [1, 1])
@@ -323,7 +323,7 @@ async fn a_device_without_memory_for_copies_shares_once_it_has_some() -> Test {
     let start = Instant::now();
     cluster.run_round_trips(&numbers(MIN_SHARED_BYTES / 4)?, || true).await?;
     let downloads: usize = cluster.counts(|counts| &counts.downloaded).into_iter().sum();
-    // Each device tries once per second.
+    // Each device makes a copy for a query once per second.
     let tries = 2 * (1 + usize::try_from(start.elapsed().as_secs())?);
     assert!(downloads <= 3 * MIN_ROUNDS + tries, "{downloads} copies to the host");
     cluster.test_devices.iter().for_each(|test_device| test_device.has_memory.store(true, Ordering::Release));

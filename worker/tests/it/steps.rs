@@ -1,4 +1,4 @@
-//! Steps that wait, fail or are cancelled, and the shutdown of their worker.
+//! Tests of steps that wait, fail or are cancelled, and of a worker's shutdown.
 
 use crate::cluster::*;
 use graph::{Code, Graph, TaskName, Tensor};
@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// Returns a graph in which the second task waits for the first, which waits to be fed.
+/// Returns a graph in which `y` on the second task waits for `p` on the first task, which must be fed.
 fn waits_for_feed() -> Test<Graph> {
     Ok(Graph::from_text(
         "p = Placeholder[dtype=float, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
@@ -103,7 +103,7 @@ async fn dropping_a_run_cancels_the_step_and_notifies_peers() -> Test {
         let run = session.part(&registered, &first, step, &[], &["y:0"]);
         let link = session.links[&first].clone();
         let dropped = tokio::spawn(async move { link.run_graph(run).await });
-        // The second task's run waits for the first's.
+        // The second task's run waits for a value of the first task's run.
         let mut peer = session.part(&registered, &second, step, &[], &[]);
         peer.deadline = soon();
         let link = session.links[&second].clone();
@@ -117,7 +117,8 @@ async fn dropping_a_run_cancels_the_step_and_notifies_peers() -> Test {
     Ok(())
 }
 
-/// Waits until a step runs on a task: a run that is cancelled before it starts fails in another way.
+/// Waits until a step runs on a task, because a run that is cancelled before it starts fails with another
+/// error.
 async fn started(task: &Task, step_id: i64) -> Test {
     let deadline = Instant::now() + LONG;
     while !task.worker.is_running(step_id) {
@@ -267,7 +268,7 @@ async fn every_thread_returns_its_memory_after_the_last_graph() -> Test {
             session.links[&task].deregister_graph(SESSION, &part).await?;
         }
     }
-    // The compute threads, one thread that registers graphs, and the serving one.
+    // Memory is trimmed on the compute threads, on one blocking thread and on one thread of the runtime.
     let end = Instant::now() + LONG;
     while trimmed_threads() < THREADS + 2 {
         assert!(Instant::now() < end, "only {} threads gave back memory", trimmed_threads());

@@ -1,4 +1,5 @@
-//! The answers of the service to bare messages: codes, texts and payloads as TensorFlow's workers give them.
+//! Tests of the service's answers to protobuf messages: codes, texts and payloads are those of TensorFlow's
+//! workers.
 
 use crate::cluster::*;
 use graph::{Code, Graph, Tensor};

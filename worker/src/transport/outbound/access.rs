@@ -1,4 +1,5 @@
-//! Tensors in device memory: pushed by reference once the receiving device has reported that it can access them.
+//! Pushes of tensors in device memory, by reference to a shared block that the receiving device has reported
+//! to be able to access.
 
 use super::loans::BufferBorrow;
 use super::{Locality, Outbound, PushReason};
@@ -24,7 +25,7 @@ impl Outbound {
             Error::new(Code::Unavailable, text)
         };
         let shared_block = self.share_block(&loan).map_err(|error| {
-            // For a while, other tensors of this pair of devices are sent by the host.
+            // Until the query is repeated, other tensors of this pair of devices are sent by the host.
             if let Ok(key) = RendezvousKey::parse(&value_id.key) {
                 self.peer_access.postpone(DevicePair::of(&key));
             }
@@ -34,8 +35,8 @@ impl Outbound {
         self.push_shared(value_id, spec, (block, loan), reason)
     }
 
-    /// Returns whether the receiving device can access memory that `device`, the sender, shares. If this is
-    /// unknown, the peer is asked about this tensor; the result is false until the answer arrives.
+    /// Returns whether the receiving device can access the memory of `device`, the sender. If this is
+    /// unknown, queries the peer with a copy of `tensor`; the result is false until the answer arrives.
     pub(crate) fn check_access(
         &self,
         key: &RendezvousKey,
@@ -59,8 +60,8 @@ impl Outbound {
         false
     }
 
-    /// Asks the other end whether its device can access a shared tensor, if `shared` is in a block that can be
-    /// mapped.
+    /// Asks the peer whether its device can access `shared`, a copy of a tensor; postpones the query if the
+    /// copy failed or is in no block that other processes can map.
     fn query_access(&self, pair: DevicePair, shared: device::Result<Value>) {
         let share = |tensor: &DeviceTensor| {
             self.share_block(&BufferBorrow::Device(tensor.memory.clone())).ok().flatten()
@@ -71,7 +72,7 @@ impl Outbound {
         };
         let Some((block, tensor)) = shared else { return self.peer_access.postpone(pair) };
         self.peer_access.set_queried_tensor(pair.clone(), tensor);
-        // An error means that the link has broken; the next link starts anew.
+        // An error means that the link has broken; the next link queries again.
         if self.post(&Frame::QueryAccess { block, pair }, None).is_ok() {
             self.flush();
         }

@@ -1,4 +1,4 @@
-//! Memory that a peer borrows: the peer reads it in place, and it is retained until the peer returns it.
+//! The sender's reference to memory that a peer borrows, which keeps the memory until the peer returns it.
 
 use device::DeviceMemory;
 use device::shared_block::SharedBlock;
@@ -6,7 +6,7 @@ use device::shared_memory::SharedMemory;
 use graph::Buffer;
 use std::sync::Arc;
 
-/// The memory of a borrowed tensor.
+/// The memory of a tensor that a peer borrows.
 #[derive(Clone, Debug)]
 pub(super) enum BufferBorrow {
     Host(Arc<Buffer>),
@@ -14,7 +14,8 @@ pub(super) enum BufferBorrow {
 }
 
 impl BufferBorrow {
-    /// Returns the shared block at whose beginning the tensor is, if other processes can map it.
+    /// Returns the shared block at whose beginning the tensor is; `None` if other processes cannot map the
+    /// tensor's memory.
     pub(super) fn block(&self) -> Option<&dyn SharedBlock> {
         match self {
             BufferBorrow::Host(buffer) => {

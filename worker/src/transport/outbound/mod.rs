@@ -1,5 +1,5 @@
-//! The sending side of a link: pushes tensors and limits their bytes, and handles the frames of the other end, such as
-//! requests, answers to runs and [piggybacked](crate::transport::piggyback) values.
+//! The sending side of a link: pushes tensors, limits the bytes in flight, and handles the receiver's frames,
+//! such as requests, answers to runs and [piggybacked](crate::transport::piggyback) values.
 
 mod access;
 mod loans;
@@ -35,20 +35,20 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// Most bytes that are pushed without a request, apart from shared memory.
+/// Most bytes in flight that are pushed without a request, not counting shared memory.
 pub(in crate::transport) const PUSH_BUDGET: u64 = 64 << 20;
-/// Queued bytes from which the queue is flushed at once.
+/// Number of queued bytes from which the queue is flushed without waiting for the end of a cork.
 const FLUSH_FROM: usize = 128 << 10;
-/// Time after which the end of a step is sent if no other frame is sent before.
+/// Time after which the announcement of a step's end is flushed if no other frame has been flushed before.
 const CLEANUP_FLUSH_DELAY: Duration = Duration::from_millis(10);
 
-/// An open link to another process.
+/// The sending side of an open link to another worker.
 pub(crate) struct Outbound {
     own: Weak<Outbound>,
     connection: Arc<Connection>,
-    /// Task and address, for messages.
+    /// The receiving task and its address, for error messages.
     peer: String,
-    /// The number of the worker at the other end.
+    /// The random number that identifies the worker at the other end.
     worker: u64,
     locality: Locality,
     runtime: Handle,
@@ -61,18 +61,18 @@ pub(crate) struct Outbound {
     spin: AdaptiveSpin,
 }
 
-/// The relation of the other end to this process.
+/// The location of a link's other end: in this process, on this machine or on another one.
 #[derive(Debug)]
 pub(in crate::transport) enum Locality {
-    /// Another machine, or a TCP connection.
+    /// A process on another machine, or one that is reached by TCP.
     Remote,
-    /// The same machine: the other end can map this process's shared memory.
+    /// Another process on this machine, which can map this process's shared memory.
     SameHost,
-    /// The same process.
+    /// This process, with the hand-off table for values.
     SameProcess(Arc<HandoffTable>),
 }
 
-/// The pushed and the shared memory of a link.
+/// The bytes in flight on a link: those of pushed elements, and the borrowed memory.
 #[derive(Debug)]
 struct OutboundState {
     budget: Budget,
@@ -82,14 +82,14 @@ struct OutboundState {
 /// The reason why a tensor is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PushReason {
-    /// The value is ready.
+    /// A Send node has sent it.
     Ready,
-    /// The receiver requested it.
+    /// The receiver has requested it after an offer.
     Requested,
 }
 
 impl Outbound {
-    /// Creates the link to a worker, given by its name and number.
+    /// Makes the sending side of a link from its connection and the receiving worker's name and number.
     pub(in crate::transport) fn new(
         connection: Connection,
         (peer, worker): (String, u64),
@@ -168,7 +168,7 @@ impl Outbound {
         post_value(&self.connection, &Frame::Elements(value_id, spec_of(tensor)), payload())
     }
 
-    /// Reserves bytes of the push budget. Returns false if there is no room.
+    /// Reserves bytes of the push budget. Returns false if a value that is ready would exceed the budget.
     fn try_reserve(&self, bytes: usize, reason: PushReason) -> bool {
         reason.try_reserve(&mut self.state.lock().budget, bytes)
     }
@@ -199,7 +199,7 @@ impl Outbound {
     /// Notifies the peer at once that a step has failed here.
     pub(crate) fn send_failure(&self, step_id: i64, why: &Error) {
         let why = crate::failure(why).derived();
-        // A broken link notifies its ends by itself.
+        // An error is ignored: both ends notice a broken link, and fail its steps.
         if self.post(&Frame::Failed { step_id, why }, None).is_ok() {
             self.flush();
         }
@@ -226,7 +226,7 @@ impl Outbound {
         receive_all(&self.connection, |frame, content| self.handle(frame, content, worker)).await
     }
 
-    /// Handles one frame.
+    /// Handles one frame of the receiver.
     fn handle(self: &Arc<Self>, frame: Frame, content: Content, worker: &Weak<Worker>) -> io::Result<()> {
         match (frame, content) {
             (Frame::Elements(_, spec), _) if spec.len().is_none_or(|len| len > piggyback::MAX_VALUE) => {
@@ -250,7 +250,8 @@ impl Outbound {
             }
             (Frame::Consumed { bytes }, _) => self.state.lock().budget.release(bytes),
             (Frame::Returned { loan }, _) => {
-                // Dropped after the lock is released, because freeing memory may call this object.
+                // The memory is dropped after the lock is released, because freeing it may call
+                // `FreeListener::freed` of this object.
                 let returned = self.state.lock().shared.end_loan(loan);
                 drop(returned);
             }
@@ -290,7 +291,8 @@ impl Outbound {
 }
 
 impl PushReason {
-    /// Reserves bytes for a tensor. Returns false if it is not to be sent now.
+    /// Reserves bytes for a tensor: always for a requested one, within the budget's limit for one that is
+    /// ready. Returns false if the tensor is to be offered.
     fn try_reserve(self, budget: &mut Budget, bytes: usize) -> bool {
         match self {
             PushReason::Ready => budget.try_reserve(bytes as u64),
@@ -312,8 +314,8 @@ fn spec_of(tensor: &Tensor) -> TensorSpec {
     TensorSpec { dtype: tensor.dtype(), shape: tensor.shape().clone() }
 }
 
-/// Queues a value and flushes if much is queued, so that sending begins before the last of many values is
-/// ready. The caller must hold no locks.
+/// Queues a value, and flushes if [`FLUSH_FROM`] bytes are queued, so that sending begins before the last of
+/// many values is ready. The caller must hold no locks.
 fn post_value(to: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> device::Result<bool> {
     if to.post(frame, payload).map_err(unsendable)? >= FLUSH_FROM {
         to.flush_now();
@@ -321,7 +323,8 @@ fn post_value(to: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> de
     Ok(true)
 }
 
-/// Queues a [piggybacked](piggyback) value, and flushes.
+/// Queues a [piggybacked](piggyback) value on the connection that its receiver's message came on, and
+/// flushes.
 fn post_piggybacked(way: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> device::Result<bool> {
     let is_posted = post_value(way, frame, payload)?;
     way.flush();
@@ -330,7 +333,7 @@ fn post_piggybacked(way: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>
 
 /// Delivers a [piggybacked](piggyback) value to its step's rendezvous.
 fn deliver_piggybacked(worker: &Weak<Worker>, value_id: &ValueId, sent: Sent) {
-    // A step that has ended needs the value no more.
+    // An error means that the step has ended and needs the value no more.
     if let Some(step) = worker.upgrade().and_then(|worker| worker.get_or_insert_early(value_id.step_id).ok())
     {
         step.rendezvous.deliver_piggybacked(&value_id.key, sent);
@@ -341,7 +344,7 @@ fn unsendable(malformed: Malformed) -> Error {
     Error::new(Code::InvalidArgument, malformed.to_string())
 }
 
-/// Keeps a tensor's elements alive until they are written.
+/// The owner of a frame's payload, which keeps the tensor's buffer alive until the payload is written.
 struct Elements(Arc<Buffer>);
 
 impl AsRef<[u8]> for Elements {

@@ -1,4 +1,4 @@
-//! Runs of graphs at the other end of a link.
+//! Runs of registered graphs on the worker at the other end of a link.
 
 use super::Outbound;
 use crate::transport::frame::Frame;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 impl Outbound {
-    /// Runs a graph at the other end; dropping the future cancels the run.
+    /// Runs a registered graph on the worker at the other end; dropping the future cancels the run.
     ///
     /// # Errors
     /// The run's own failure; `Unavailable`, naming the peer, if the link breaks.
@@ -40,18 +40,19 @@ impl Outbound {
         Status::new(Code::Unavailable, format!("RunGraph failed: {why}"))
     }
 
-    /// Completes a run with its answer; the caller continues on this thread.
+    /// Completes a run with its answer; the run's caller continues on this thread.
     pub(super) fn end_run(&self, id: u64, response: Result<pb::RunGraphResponse, Status>) {
         let sender = self.runs.lock().remove(&id);
         if let Some(sender) = sender {
-            // The caller of the run continues on this thread: writes that are pending must not wait for its work.
+            // Corked writes are released first, because the run's caller continues on this thread and they
+            // must not wait for its work.
             visit::release_cork();
-            // An error means that the caller has cancelled.
+            // An error means that the caller has cancelled the run.
             visit::wake_inline(|| drop(sender.send(response)));
         }
     }
 
-    /// Fails the runs in progress.
+    /// Fails the runs in progress, because the link has broken.
     pub(super) fn end_runs(&self) {
         let runs = std::mem::take(&mut *self.runs.lock());
         for sender in runs.into_values() {
@@ -60,7 +61,7 @@ impl Outbound {
     }
 }
 
-/// Cancels the run at the other end if its future is dropped.
+/// The guard of a run in progress, which cancels the run at the other end if the run's future is dropped.
 struct CancelOnDrop<'a> {
     link: &'a Outbound,
     id: Option<u64>,

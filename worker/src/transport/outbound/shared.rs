@@ -1,4 +1,4 @@
-//! Shared memory of a link: tensors that the peer borrows by reference to a shared block.
+//! Pushes of tensors by reference to a shared block, which the peer borrows.
 
 use super::loans::BufferBorrow;
 use super::{Locality, Outbound, PushReason, unsendable};
@@ -9,21 +9,21 @@ use device::shared_block::{FreeListener, MemoryKind};
 use graph::Code;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Most bytes of shared memory that are borrowed without a request and not returned, so that a peer that has
+/// Most bytes of shared memory that a peer borrows of tensors it has not requested, so that a peer that has
 /// stopped does not hold all memory.
 const SHARED_BUDGET: u64 = 1 << 30;
-/// Most host memory blocks shared with one peer, because each is a mapping there. Tensors in other blocks are
-/// written to the connection. Devices need no limit: they use few blocks, one for each tensor that is shared
-/// at a time.
+/// Most blocks of host memory that are shared with one peer, because the peer maps each of them. Tensors in
+/// further blocks are written to the connection. Blocks of device memory need no limit, because there are
+/// few: one for each tensor that is shared at a time.
 const MAX_HOST_BLOCKS: usize = 2048;
 
-/// The shared memory of a link.
+/// The blocks shared with the peer of a link, and the tensors in them that the peer borrows.
 #[derive(Debug)]
 pub(super) struct SharedState {
     pub(super) budget: Budget,
     loans: FxHashMap<u64, BufferBorrow>,
     next_loan: u64,
-    /// The blocks that the peer has descriptors of.
+    /// The numbers of the blocks whose descriptors the peer has.
     blocks: FxHashSet<u64>,
 }
 
@@ -37,7 +37,7 @@ impl SharedState {
         }
     }
 
-    /// Ends the borrowing of a tensor, and returns its memory.
+    /// Ends the borrowing of a tensor. Returns the tensor's memory.
     pub(super) fn end_loan(&mut self, loan: u64) -> Option<BufferBorrow> {
         let loan = self.loans.remove(&loan)?;
         self.budget.release(loan.len() as u64);
@@ -46,8 +46,8 @@ impl SharedState {
 }
 
 impl Outbound {
-    /// Makes the block that contains the memory known to the peer. Returns the block's number; `None` if the
-    /// peer cannot map it.
+    /// Sends the peer the descriptor of the block that contains the memory, unless it has it. Returns the
+    /// block's number; `None` if the memory cannot be shared with the peer.
     ///
     /// # Errors
     /// `ResourceExhausted` if no descriptor can be created.
@@ -62,7 +62,7 @@ impl Outbound {
                 return Ok(None);
             }
         }
-        // The lock is not held, because the system call may have to copy the block.
+        // The lock is not held during this call, because it may have to copy the block.
         let descriptor = block.descriptor();
         let descriptor =
             descriptor.map_err(|error| Error::new(Code::ResourceExhausted, error.to_string()))?;
@@ -76,7 +76,8 @@ impl Outbound {
         Ok(Some(id))
     }
 
-    /// Sends a reference to memory in a block that the peer knows.
+    /// Sends a tensor as a reference to memory in a block whose descriptor the peer has. Returns false if the
+    /// peer borrows too much.
     pub(super) fn push_shared(
         &self,
         value_id: ValueId,
@@ -95,8 +96,8 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Abandons the shared memory that will not be returned, after the link was closed: it stays unchanged
-    /// for as long as a process reads it, and local writers copy it first.
+    /// Abandons the memory that the peer borrows, after the link was closed: the memory stays unchanged,
+    /// because the peer may still read it, and local writers copy it before they write.
     pub(in crate::transport) fn abandon_shared(&self) {
         if let Locality::SameProcess(handoff) = &self.locality {
             handoff.clear();
@@ -116,8 +117,8 @@ impl FreeListener for Outbound {
         let mut state = self.state.lock();
         if state.shared.blocks.remove(&block) && self.post(&Frame::BlockFreed { block }, None).is_ok() {
             drop(state);
-            // A thread may wait for the memory on this very thread, so the frame must not wait for the end of
-            // a cork.
+            // The frame must not wait for the end of a cork, because this thread may be about to wait for the
+            // freed memory.
             self.connection.flush_now();
         }
     }

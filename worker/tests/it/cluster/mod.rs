@@ -20,16 +20,16 @@ use worker::{Worker, WorkerConfig};
 pub type Test<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 pub type Client = WorkerServiceClient<Channel>;
 
-/// Longer than any of these tests takes unless it hangs.
+/// Time after which a test counts as hanging.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// Returns the deadline of a test's call.
+/// Returns the deadline of a call that should end soon: [`LONG`] from now.
 pub fn soon() -> Option<Instant> {
     Some(Instant::now() + LONG)
 }
 
-/// A worker with its server on a separate runtime; when the runtime ends, the connections end, as with a
-/// process.
+/// A worker with its server on a separate runtime. Dropping the task ends the runtime and its connections,
+/// like the end of a process does.
 pub struct Task {
     pub worker: Arc<Worker>,
     pub address: String,
@@ -37,7 +37,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// Starts a worker with these settings.
+    /// Starts a worker with the settings `config` behind `listener`.
     pub fn serve(config: WorkerConfig, listener: std::net::TcpListener) -> Test<Task> {
         Task::serve_with(listener, || Worker::new(config))
     }
@@ -69,7 +69,7 @@ impl Task {
         self.worker.devices()[0].clone()
     }
 
-    /// Returns a client for bare messages.
+    /// Returns a gRPC client of the worker, with which a test sends protobuf messages.
     pub async fn client(&self) -> Test<Client> {
         let client = Client::connect(format!("http://{}", self.address)).await?;
         Ok(client.max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX))
@@ -117,7 +117,7 @@ pub struct Session {
     names: Names,
 }
 
-/// A registered graph: the graph handle of each task.
+/// The graph handles of a registered graph, by task.
 pub struct Registered {
     pub parts: BTreeMap<TaskName, Arc<str>>,
 }
@@ -135,14 +135,15 @@ impl Session {
         Session::with_links(links).await
     }
 
-    /// Creates a session in which the first worker is called within this process.
+    /// Creates a session in which the first worker is called within this process, and the other workers over
+    /// gRPC.
     pub async fn mixed(tasks: &[Task]) -> Test<Session> {
         let mut session = Session::remote(tasks).await?;
         session.links.insert(tasks[0].worker.task().clone(), tasks[0].worker.link());
         Ok(session)
     }
 
-    /// Creates a session over these links.
+    /// Creates a session on the workers at the other ends of `links`.
     pub async fn with_links(links: BTreeMap<TaskName, Arc<dyn WorkerLink>>) -> Test<Session> {
         let mut attributes = Vec::new();
         for link in links.values() {
@@ -165,7 +166,7 @@ impl Session {
         self.register_as(graph, feeds, fetches, targets, |_| {}).await
     }
 
-    /// Registers like [`Session::register`]; `change` changes each request.
+    /// Registers like [`Session::register`], after `change` has changed the request to each task.
     pub async fn register_as(
         &self,
         graph: &Graph,
@@ -194,12 +195,13 @@ impl Session {
         Ok(Registered { parts })
     }
 
-    /// Returns the rendezvous key of a feed or fetch of the client.
+    /// Returns the rendezvous key of a feed or fetch, which is sent and received on the first device.
     pub fn client_key(&self, endpoint: &str) -> Arc<str> {
         key(&self.attributes[0], &self.attributes[0], endpoint).into()
     }
 
-    /// Returns the request for one task's part of a step. Feeds and fetches are those of the first task.
+    /// Returns the request to run one task's part of a step. Only the request to the first task has the feeds
+    /// and fetches.
     pub fn part(
         &self,
         registered: &Registered,
@@ -221,7 +223,8 @@ impl Session {
         }
     }
 
-    /// Runs all parts at once. Returns the outcomes by task.
+    /// Runs the parts of a step on all tasks at the same time, and cleans the step up. Returns the outcomes
+    /// by task.
     pub async fn outcomes(
         &self,
         registered: &Registered,
@@ -241,7 +244,7 @@ impl Session {
         outcomes
     }
 
-    /// Runs all parts. Returns the fetched values.
+    /// Runs the parts of a step on all tasks. Returns the fetched values.
     pub async fn run(
         &self,
         registered: &Registered,
@@ -257,12 +260,13 @@ impl Session {
     }
 }
 
-/// Returns a rendezvous key.
+/// Returns the rendezvous key of a value that `from` sends to `to` along `edge`.
 pub fn key(from: &DeviceAttributes, to: &DeviceAttributes, edge: &str) -> String {
     format!("{};{:016x};{};{edge};0:0", from.name, from.incarnation, to.name)
 }
 
-/// Registers an empty graph, for steps that only transfer their feeds.
+/// Registers an empty graph in a new session, for steps that only transfer their feeds. Returns the graph
+/// handle.
 pub async fn register_nothing(client: &mut Client) -> Test<String> {
     let request = pb::CreateWorkerSessionRequest { session_handle: SESSION.into(), ..Default::default() };
     client.create_worker_session(request).await?;
@@ -274,7 +278,7 @@ pub async fn register_nothing(client: &mut Client) -> Test<String> {
     Ok(client.register_graph(request).await?.into_inner().graph_handle)
 }
 
-/// Returns a run of a registered graph as a bare message.
+/// Returns the protobuf request to run a registered graph.
 pub fn bare_run(graph: &str, step_id: i64, feeds: &[(&str, &Tensor)]) -> pb::RunGraphRequest {
     pb::RunGraphRequest {
         graph_handle: graph.to_owned(),
@@ -286,7 +290,7 @@ pub fn bare_run(graph: &str, step_id: i64, feeds: &[(&str, &Tensor)]) -> pb::Run
     }
 }
 
-/// Returns a receive as a bare message.
+/// Returns the protobuf request to receive a tensor.
 pub fn bare_receive(step_id: i64, key: &str) -> pb::RecvTensorRequest {
     pb::RecvTensorRequest { step_id, rendezvous_key: key.to_owned(), ..Default::default() }
 }
