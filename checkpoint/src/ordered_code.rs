@@ -21,8 +21,8 @@ pub(crate) fn put_string(out: &mut Vec<u8>, value: &[u8]) {
     out.extend_from_slice(&[0, 1]);
 }
 
-/// Appends a signed number in 1 to 10 bytes that carry seven bits each. The number follows a header of one 1
-/// bit per byte (0 bits for a negative number).
+/// Appends a signed number in 1 to 10 bytes of seven bits each. A header in the highest bits gives the number
+/// of bytes: one 1 bit for each byte (0 bits if the number is negative).
 pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
     let magnitude = if value < 0 { !value } else { value };
     // One bit is needed for the sign.
@@ -31,7 +31,7 @@ pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
     let mut bytes = [if value < 0 { 0xff } else { 0 }; 10];
     bytes[2..].copy_from_slice(&value.to_be_bytes());
     let bytes = &mut bytes[10 - len..];
-    // The header is `len` ones from the top, which reach into the second byte if there are more than eight.
+    // The header has `len` ones in its highest bits, and reaches into the second byte if `len` exceeds eight.
     let header = (0xffffu32 << (16 - len)) as u16;
     for (byte, ones) in bytes.iter_mut().zip(header.to_be_bytes()) {
         *byte ^= ones;

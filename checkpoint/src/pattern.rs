@@ -44,8 +44,8 @@ pub fn matching(pattern: &str) -> Result<Vec<String>> {
 /// Returns whether a name matches a pattern, in time proportional to the product of their lengths.
 pub fn is_match(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
-    // The position to resume from if the text after the last star does not match: the pattern index after the
-    // star, and the number of bytes of the name before the star's match ends.
+    // The state to resume from if the pattern after the last star does not match: the pattern index after the
+    // star, and the number of bytes of the name up to the end of the star's match.
     let mut star = None;
     loop {
         if p == pattern.len() && n == name.len() {

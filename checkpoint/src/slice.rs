@@ -217,13 +217,13 @@ pub(crate) fn read_shape(proto: Fields<'_>) -> Result<Shape, Malformed> {
 
 /// Copies the elements that a stored slice and a requested slice have in common. Both are given by their
 /// ranges in the whole tensor. `copy` gets runs of elements: offset in the stored slice, offset in the
-/// requested slice, and length. Returns the number of elements.
+/// requested slice, and length. Returns the number of common elements.
 pub(crate) fn intersect(
     stored: &[(usize, usize)],
     wanted: &[(usize, usize)],
     mut copy: impl FnMut(usize, usize, usize),
 ) -> usize {
-    // Start in the whole tensor and length of the common range.
+    // For each dimension, the start (in the whole tensor) and the length of the range that both slices cover.
     let mut common = Vec::with_capacity(stored.len());
     for (&(a, a_len), &(b, b_len)) in stored.iter().zip(wanted) {
         let (start, end) = (a.max(b), (a + a_len).min(b + b_len));

@@ -99,7 +99,7 @@ fn widened(dtype: DType, element: &[u8]) -> i64 {
     i64::from_le_bytes(bytes)
 }
 
-/// Decodes a tensor whose values are all listed.
+/// Decodes a tensor from the value field of its type, which must list every element.
 ///
 /// # Errors
 /// `Malformed` if the number of values does not match the shape, or they are of another type.
@@ -112,7 +112,7 @@ pub(crate) fn read_values(proto: &[u8], dtype: DType, shape: Shape) -> Result<Te
     tensor.map_err(|_| Malformed)
 }
 
-/// The values in the field of a type.
+/// The values read from the field that holds elements of the tensor's type.
 #[derive(Default)]
 struct Values {
     strings: Vec<Bytes>,

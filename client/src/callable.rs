@@ -34,7 +34,7 @@ impl<'a> Callable<'a> {
         Ok(Callable { session, handle })
     }
 
-    /// Runs the step with one value for each feed, in order.
+    /// Runs the step with one value for each feed, in the order of the feeds.
     ///
     /// # Errors
     /// `InvalidArgument` if the number of values differs from the number of feeds.

@@ -1,5 +1,6 @@
 //! Sessions, which run graphs in this process or on a cluster through its master, with the same API. The
-//! server, which makes a process a task of a cluster with a master and a worker on one port, is here too.
+//! crate also contains the server, which makes a process a task of a cluster with a master and a worker on
+//! one port.
 #![forbid(unsafe_code)]
 
 mod callable;

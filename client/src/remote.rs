@@ -18,11 +18,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
-/// Time limit of calls that compute nothing.
+/// Time limit of calls that run no step.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The transport enforces a call's deadline too and may be ahead by this much; it then reports a
-/// cancellation.
+/// A cancellation that arrives at most this long before a call's deadline counts as a timeout, because the
+/// transport enforces the deadline too and may be slightly early.
 const LATE_MARGIN: Duration = Duration::from_millis(20);
 
 /// The client of a MasterService.
@@ -49,7 +49,8 @@ impl RemoteMaster {
     /// Converts the status of a failed call. If the master was unreachable or late, the status names its
     /// address.
     fn status(&self, status: tonic::Status, deadline: Option<Instant>) -> Status {
-        // A status with a source was created by this end because the connection broke; it is not a response.
+        // A status with an error source is not the master's response: this process created it because the
+        // connection broke.
         let cause = std::error::Error::source(&status).map(proto::channel::innermost);
         let mut status = Status::from(status);
         let is_late = deadline.is_some_and(|d| Instant::now() + LATE_MARGIN >= d);

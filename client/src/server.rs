@@ -33,15 +33,15 @@ pub struct ServerConfig {
     pub gpus: GpuOptions,
     /// Number of threads that run kernels.
     pub threads: usize,
-    /// Time limit for connecting to a task that does not respond, at a session's start or at a step's first
-    /// contact.
+    /// Time limit for connecting to a task that does not respond, at the start of a session or at a step's
+    /// first call to the task.
     pub connect_deadline: Duration,
-    /// The transports allowed for tensors between tasks of this kind.
+    /// The transports that tensors may take between two tasks that are servers of this project.
     pub transport: Transport,
     /// The address at which this process serves its task if a standby replicates it ([`Server::standby`]).
     /// The cluster then names the addresses of both processes.
     pub replica_address: Option<String>,
-    /// The defaults of the options of sessions.
+    /// The default options of sessions.
     pub session_config: pb::ConfigProto,
     /// A function that returns freed memory to the system, as in [`WorkerConfig::trim_memory`].
     pub trim_memory: fn(),
@@ -180,12 +180,13 @@ impl Server {
             .with(self.worker.service())
             .with(self.worker.replication_service())
             .serve(channel::incoming(listener), async {
-                // An error means that the sender was dropped, which signals the same.
+                // An error means that the sender was dropped, which is the signal to stop.
                 let _ = when_drained.await;
             });
         let stopping = async {
             stop.await;
-            // The worker and the master reject new steps from here on, and wait for the same steps.
+            // The worker and the master stop at the same time, because both reject new steps and wait for the
+            // steps in progress.
             tokio::join!(self.worker.shutdown(grace), self.master.shutdown(grace));
             drop(drained);
             tokio::time::sleep(RESPONSE_FLUSH_TIME).await;

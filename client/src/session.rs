@@ -33,7 +33,7 @@ pub struct Session {
     master: Arc<dyn MasterLink>,
     handle: Arc<str>,
     state: Mutex<SessionState>,
-    /// Serialises extensions. Steps can run meanwhile.
+    /// The lock that serialises extensions of the graph; steps can run during an extension.
     extending: Mutex<()>,
     /// The server of an in-process session, which lives as long as the session.
     _server: Option<Arc<Server>>,
@@ -142,7 +142,8 @@ impl Session {
         Callable::new(self, feeds, fetches, targets)
     }
 
-    /// Starts a partial run with all feeds and fetches of its parts, and the nodes that run besides.
+    /// Starts a partial run with all feeds and fetches of its parts, and the nodes `targets`, which run
+    /// without returning outputs.
     ///
     /// # Errors
     /// The errors of a step with the same feeds and fetches.
@@ -198,13 +199,13 @@ impl Session {
         outputs.iter().map(|o| self.name_of(&(*o).into())).collect()
     }
 
-    /// Returns the names of nodes to run.
+    /// Returns the names of target nodes.
     pub(crate) fn targets_of(&self, nodes: &[NodeId]) -> Result<Vec<String>> {
         let bare = |name: String| name.rsplit_once(':').map_or(name.clone(), |(node, _)| node.to_owned());
         nodes.iter().map(|n| Ok(bare(self.name_of(&TensorRef::Output((*n).into()))?))).collect()
     }
 
-    /// Returns the name of a tensor at the master.
+    /// Returns the name of a tensor of the session's graph, for a request to the master.
     pub(crate) fn name_of(&self, tensor: &TensorRef) -> Result<String> {
         let state = self.open_state()?;
         match tensor {

@@ -1,4 +1,5 @@
-//! Callables: steps that are planned once and run many times, and the edges that they replace in the graph.
+//! Callables: steps that are planned once and run many times. The tensor connections of a callable replace
+//! edges of the graph.
 
 use crate::plan::Plan;
 use crate::signature::without_zero_port;
@@ -19,7 +20,7 @@ pub(crate) struct Callable {
 #[derive(Debug, Default)]
 pub(crate) struct Callables(Mutex<CallableTable>);
 
-/// The state of the table of callables.
+/// The callables by handle, and the next free handle.
 #[derive(Debug, Default)]
 struct CallableTable {
     next: i64,
@@ -76,11 +77,12 @@ pub(crate) fn check(options: &pb::CallableOptions) -> Result<(), Status> {
     ))
 }
 
-/// Replaces one tensor by another for each tensor connection of the options.
+/// Returns a graph in which, for each tensor connection of the options, the consumers of `to_tensor` read
+/// `from_tensor`.
 ///
 /// # Errors
-/// The errors of feeding a replaced tensor; `InvalidArgument` for a source that does not exist or has another
-/// type, or for a cycle.
+/// The errors of feeding `to_tensor`; `InvalidArgument` if `from_tensor` does not exist or has another type
+/// than `to_tensor`, or if the graph would have a cycle.
 pub(crate) fn connect(graph: &Graph, options: &pb::CallableOptions) -> Result<Graph, Status> {
     let mut replaced: FxHashMap<Output, Output> = FxHashMap::default();
     for connection in &options.tensor_connection {

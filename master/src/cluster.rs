@@ -1,4 +1,4 @@
-//! The tasks that a session may use and those that it uses: their names, links, and devices.
+//! The tasks that a session may use, and the tasks that it uses, with their links and devices.
 
 use crate::device_query::{DeviceQuery, QueryAction};
 use crate::step::wait_until;
@@ -17,11 +17,12 @@ pub type Links = BTreeMap<TaskName, Arc<dyn WorkerLink>>;
 /// The tasks that a session may use.
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
-    /// The master's task, by its name in the session.
+    /// The master's task, by its name in the session's cluster.
     pub(crate) task: TaskName,
     pub(crate) links: Links,
     filters: Vec<DeviceSpec>,
-    /// The cluster of the session's `ConfigProto`, if it has one; its names apply to all tasks.
+    /// The `cluster_def` of the session's `ConfigProto`, if it is set; all tasks are then named as in
+    /// `cluster_def`.
     pub(crate) cluster_def: Option<pb::ClusterDef>,
 }
 
@@ -35,8 +36,8 @@ impl Members {
         Members { task, links, filters: Vec::new(), cluster_def: None }.filtered(filters)
     }
 
-    /// Returns members like [`Members::of_server`], of the session's own cluster. `own` is the link to this
-    /// master's task, which has one of `addresses` in that cluster.
+    /// Returns the tasks of the session's own cluster `def` that match a filter, and the master's task, which
+    /// has one of `addresses` in `def`. `own` is the link to the master's task.
     ///
     /// # Errors
     /// `InvalidArgument` if the cluster does not contain this master.
@@ -63,7 +64,7 @@ impl Members {
         Members { task, links, filters: Vec::new(), cluster_def: Some(def.clone()) }.filtered(filters)
     }
 
-    /// Applies the device filters.
+    /// Removes the tasks that no device filter matches, except the master's task.
     fn filtered(mut self, filters: &[String]) -> Result<Members, Status> {
         self.filters = filters.iter().map(|f| DeviceSpec::parse(f)).collect::<Result<Vec<_>, _>>()?;
         let (own, filters) = (self.task.clone(), &self.filters);
@@ -76,12 +77,12 @@ impl Members {
         self.links.iter().filter(|(task, _)| self.filters.is_empty() || matches_any(&self.filters, task))
     }
 
-    /// Returns a predicate for the tasks that a session over `graph` needs: the master's task, those that
-    /// match a filter, and those that node devices name, in full or in part.
+    /// Returns a predicate for the tasks that a session over `graph` needs: the master's task, the tasks that
+    /// match a filter, and the tasks that node devices name, in full or in part.
     pub(crate) fn needs(&self, graph: &Graph) -> impl Fn(&TaskName) -> bool + use<> {
         let named_devices: BTreeSet<&str> =
             graph.nodes().map(|(_, n)| &*n.device).filter(|device| !device.is_empty()).collect();
-        // Placement reports malformed device names.
+        // Malformed device names are skipped, because placement reports them.
         let specs = named_devices.iter().filter_map(|device| DeviceSpec::parse(device).ok());
         let specs: Vec<_> =
             specs.filter(|s| s.job.is_some() || s.replica.is_some() || s.task.is_some()).collect();
@@ -123,7 +124,8 @@ impl Members {
         }
     }
 
-    /// Returns a task's devices with the session's names, without those that no filter matches.
+    /// Returns the devices in a task's answer, named as in the session's cluster, without devices that no
+    /// filter matches.
     fn session_devices(
         &self,
         task: &TaskName,
@@ -146,7 +148,7 @@ impl Members {
     }
 }
 
-/// Returns whether one of the specs matches a device of the task.
+/// Returns whether a device of the task can match one of the specifications.
 fn matches_any(specs: &[DeviceSpec], task: &TaskName) -> bool {
     let whole = DeviceSpec {
         job: Some(task.job.clone()),
@@ -167,12 +169,12 @@ pub(crate) struct SessionCluster {
     pub(crate) client_device: DeviceAttributes,
     /// The index of the client device in `devices`.
     pub(crate) client_index: u32,
-    /// The names of nodes that partitioning adds to the session's graphs.
+    /// The generator of names for the nodes that partitioning adds to the session's graphs.
     pub(crate) names: Arc<Names>,
 }
 
 impl SessionCluster {
-    /// Returns the cluster of tasks with these device attributes.
+    /// Returns the cluster of the tasks in `attributes`, which has the devices of each task.
     ///
     /// # Errors
     /// `FailedPrecondition` if the master's task has no CPU device.

@@ -1,18 +1,18 @@
-//! The query of the cluster's tasks for their devices at the start of a session: needed tasks are waited for,
-//! others only briefly. This module reads no clock and makes no calls: it gets answers and times, and returns
-//! the next action.
+//! The query of the cluster's tasks for their devices at the start of a session, which waits for the tasks
+//! that the session needs, and only briefly for all other tasks. This module reads no clock and makes no
+//! calls: the caller passes in answers and times, and gets the next action.
 
 use graph::{Code, DeviceAttributes, TaskName};
 use proto::Status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// The time since the start for which other tasks are waited for, once all needed tasks have answered.
+/// The time from the start of the query for which it waits for tasks that the session does not need.
 const OTHERS_GRACE: Duration = Duration::from_millis(500);
 
 /// The time between two logs of missing tasks.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// The time before the first log of missing tasks.
+/// The time from the start of the query to the first log of missing tasks.
 const FIRST_REPORT: Duration = Duration::from_secs(2);
 
 /// The state of a query of tasks for their devices.
@@ -37,7 +37,7 @@ pub(crate) enum QueryAction {
     Wait { until: Instant },
     /// Log the needed tasks that have not answered, and ask for the next action again.
     Report(Vec<TaskName>),
-    /// All answers that the session waits for are there.
+    /// End the query, which waits for no further answers.
     Complete,
 }
 

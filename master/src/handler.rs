@@ -135,7 +135,8 @@ impl MasterService for Handler {
 }
 
 impl Handler {
-    /// Answers RunStep, with the error in the response body if the request says so.
+    /// Runs a RunStep request and returns its response, which contains the error if the request sets
+    /// `store_errors_in_response_body`.
     pub(crate) async fn answer_step(
         &self,
         request: pb::RunStepRequest,
@@ -172,7 +173,7 @@ impl Handler {
         self.master.run_step(step).await
     }
 
-    /// Answers RunCallable.
+    /// Runs a RunCallable request and returns its response.
     pub(crate) async fn answer_callable(
         &self,
         request: pb::RunCallableRequest,
@@ -202,7 +203,7 @@ fn without_client_retry(status: Status) -> Status {
     }
 }
 
-/// Decodes feeds.
+/// Decodes the named tensors that a request feeds.
 fn feeds(named: Vec<pb::NamedTensorProto>) -> Result<Vec<(String, Tensor)>, Status> {
     let decode = |named: pb::NamedTensorProto| {
         let tensor = convert::tensor_from_proto(named.tensor.unwrap_or_default())

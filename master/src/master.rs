@@ -24,25 +24,26 @@ use tokio_util::sync::CancellationToken;
 /// The number of remembered request ids, by which repeated requests are refused.
 const MAX_REQUEST_IDS: usize = 7_000;
 
-/// The time within which a session's start after a failed one for the same tasks is taken for its repetition.
+/// The time after a failed session start within which a start that needs the same tasks counts as its
+/// repetition.
 const REPEAT_WINDOW: Duration = Duration::from_secs(2);
-/// The time for which such a repetition waits for the missing tasks.
+/// The time for which the repetition of a failed session start waits for missing tasks.
 const REPEAT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The configuration of a master.
 pub struct MasterConfig {
     /// The task of this process.
     pub task: TaskName,
-    /// The links to the workers of all tasks of the cluster, including this one.
+    /// The links to the workers of all tasks of the cluster, including the task of this process.
     pub workers: Links,
-    /// The address of this task, `host:port`; empty for a process without a cluster. A session with its own
-    /// cluster identifies the task by this address.
+    /// The address of this task, `host:port`; empty for a process without a cluster. The master finds its
+    /// task by this address in the `cluster_def` of a session.
     pub address: String,
     /// The default options, which a session's options override.
     pub default_config: pb::ConfigProto,
     /// The longest time that a new session waits for workers.
     pub connect_deadline: Duration,
-    /// The device types that have kernels for a node.
+    /// The table of kernels, which gives the device types that can run a node.
     pub kernels: Arc<dyn Kernels + Send + Sync>,
     /// The evaluator for constant folding.
     pub evaluator: Arc<dyn graph::ops::Evaluate + Send + Sync>,
@@ -62,7 +63,8 @@ pub struct Master {
     sessions: Mutex<FxHashMap<Arc<str>, Arc<Session>>>,
     requests_seen: Mutex<RecentIds>,
     ignored_options: Arc<IgnoredOptions>,
-    /// The tasks needed by the last session that could not reach all of them, and the time when it gave up.
+    /// The tasks needed by the last session start that could not reach all its tasks, and the time of its
+    /// failure.
     failed_start: Mutex<Option<(BTreeSet<TaskName>, Instant)>>,
     stopping: CancellationToken,
 }
@@ -86,8 +88,8 @@ impl Master {
         self.requests_seen.lock().accept(method, None, id)
     }
 
-    /// Refuses new sessions and steps. Steps in flight may end within `grace` and fail as unavailable after
-    /// it. All sessions are closed then.
+    /// Refuses new sessions and steps. Steps in flight may end within `grace`; then all sessions are closed,
+    /// and the steps that still run fail as unavailable.
     pub async fn shutdown(&self, grace: Duration) {
         self.stopping.cancel();
         let sessions: Vec<Arc<Session>> = self.sessions.lock().values().cloned().collect();
@@ -103,7 +105,7 @@ impl Master {
         futures::future::join_all(sessions.into_iter().map(|s| s.close(end.clone()))).await;
     }
 
-    /// Returns the status of requests during shutdown.
+    /// Returns the status with which requests are refused during shutdown.
     fn stopped(&self) -> Status {
         Status::new(Code::Unavailable, format!("{} is shutting down", self.config.task))
     }
@@ -154,7 +156,7 @@ impl Master {
         tokio::spawn(async move {
             let opened = session.start(deadline).await;
             let unclaimed = UnclaimedSession(Some(session));
-            // If the caller has gone, the drop of the guard closes the session.
+            // If the caller no longer waits, `send` fails, and the drop of the guard closes the session.
             drop(sender.send(opened.map(|()| unclaimed)));
         });
         let lost = |_| Err(Status::new(Code::Internal, "a session's start ended without a result"));
@@ -162,8 +164,9 @@ impl Master {
         unclaimed?.0.take().ok_or_else(|| Status::new(Code::Internal, "a session was claimed twice"))
     }
 
-    /// Returns the longest time to wait for these tasks. Clients repeat a call that failed as unavailable
-    /// many times within about a second, so tasks that a previous call has waited for get less time.
+    /// Returns the longest time for which a new session waits for the tasks in `needed`. Clients repeat a
+    /// call that failed as unavailable many times within about a second, so a repeated call waits for less
+    /// time.
     fn connect_timeout(&self, needed: &BTreeSet<TaskName>) -> Duration {
         match &*self.failed_start.lock() {
             Some((tasks, when)) if tasks == needed && when.elapsed() < REPEAT_WINDOW => REPEAT_TIMEOUT,
@@ -171,7 +174,7 @@ impl Master {
         }
     }
 
-    /// Creates a session.
+    /// Queries the devices of the session's tasks, places the graph, and opens the session on its workers.
     async fn start_session(&self, request: CreateSession) -> Result<CreatedSession, Status> {
         let config = options::merge(&self.config.default_config, &request.config)?;
         self.ignored_options.session(&config);

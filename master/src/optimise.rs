@@ -8,11 +8,11 @@ use graph::passes::{
 use graph::{Graph, NodeId, Role};
 use proto::{Rewrite, Rewrites, Status, pb};
 
-/// The smallest number of nodes of a graph that is rewritten, unless the options set another.
+/// The minimum number of nodes of a graph that is rewritten, unless the option `min_graph_nodes` is set.
 const MIN_NODES: usize = 4;
 
 /// Simplifies the graph, folds constants, and eliminates common subexpressions, unread nodes and unneeded
-/// control edges. Feeds, fetches and targets stay. If a rewrite fails, the graph is used without it.
+/// control edges. Feeds, fetches and targets are kept. A rewrite that fails is skipped.
 ///
 /// # Errors
 /// The failure of a rewrite, if the options say that it is an error (`fail_on_optimizer_errors`).
@@ -53,23 +53,23 @@ pub(crate) fn optimise(
     Ok(graph)
 }
 
-/// One rewrite in the sequence.
+/// One rewrite in the sequence [`PASSES`].
 struct Pass {
     name: &'static str,
-    /// The pass runs only if the session's options allow this rewrite; `None` if it always runs.
+    /// The rewrite that the session's options must allow for the pass to run; `None` if the pass always runs.
     required_option: Option<Rewrite>,
     kind: PassKind,
 }
 
-/// The kind of a rewrite, which decides its arguments.
+/// The function that a pass calls; `Other` is a function of the graph and of the nodes that must be kept.
 enum PassKind {
     Simplify,
     Fold,
     Other(fn(&Graph, &[NodeId]) -> graph::Result<Graph>),
 }
 
-/// The rewrites in their order. Folding enables more simplifications, and pruning removes dead nodes whose
-/// edges would block later rewrites.
+/// The rewrites in the order in which they run. Constant folding enables more simplifications, and pruning
+/// removes dead nodes whose edges would block later rewrites.
 const PASSES: &[Pass] = &[
     Pass { name: "simplification", required_option: None, kind: PassKind::Simplify },
     Pass { name: "constant folding", required_option: Some(Rewrite::ConstantFolding), kind: PassKind::Fold },
@@ -105,7 +105,8 @@ fn simplifications(rewrites: &Rewrites) -> Vec<Simplification> {
     options.into_iter().filter(|(rewrite, _)| rewrites.allow(*rewrite)).map(|(_, kind)| kind).collect()
 }
 
-/// Returns the number of bytes by which a folded constant may exceed its inputs, if the options set it.
+/// Returns the number of bytes by which a folded constant may exceed its inputs, or `None` if the options do
+/// not limit it.
 fn folded_bytes(config: &pb::ConfigProto) -> Option<usize> {
     let optimizer = config.graph_options.as_ref()?.optimizer_options.as_ref()?;
     usize::try_from(optimizer.max_folded_constant_in_bytes).ok().filter(|bytes| *bytes > 0)

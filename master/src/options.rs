@@ -1,5 +1,5 @@
-//! The options of sessions and runs: merging, refusal of those that a distributed session cannot support, and
-//! logging of those without effect.
+//! The options of sessions and runs: a session's options are merged with the server's defaults, options that
+//! a distributed session cannot support are refused, and options without effect are logged.
 
 use graph::Code;
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Returns the server's default options overridden by those of a session.
 ///
 /// # Errors
-/// `InvalidArgument` for thread pools of the session.
+/// `InvalidArgument` if the options request thread pools for the session.
 pub(crate) fn merge(
     default: &pb::ConfigProto,
     requested: &pb::ConfigProto,
@@ -31,7 +31,7 @@ pub(crate) fn merge(
 /// Returns the recordings that a run requests from the workers.
 ///
 /// # Errors
-/// `InvalidArgument` if the session does not return partition graphs.
+/// `InvalidArgument` if the run requests partition graphs and the session's options disable them.
 pub(crate) fn executor_options(
     run: &pb::RunOptions,
     session: &pb::ConfigProto,
@@ -50,12 +50,12 @@ pub(crate) fn executor_options(
     })
 }
 
-/// Returns the collective group of a run; 0 for none.
+/// Returns the key of the group of collective ops that a run belongs to, or 0 if it belongs to none.
 pub(crate) fn collective_graph_key(run: &pb::RunOptions) -> i64 {
     run.experimental.as_ref().map_or(0, |e| e.collective_graph_key)
 }
 
-/// The fields of a session's options that have an effect, with all fields below them, or are refused. All
+/// The paths of `ConfigProto` fields that have an effect or are refused, each with all fields below it. All
 /// other fields are logged when they are set.
 const EFFECTIVE_SESSION_FIELDS: &[&str] = &[
     "allow_soft_placement",
@@ -88,11 +88,11 @@ const EFFECTIVE_SESSION_FIELDS: &[&str] = &[
     "use_per_session_threads",
 ];
 
-/// The fields of a run's options that have an effect.
+/// The paths of `RunOptions` fields that have an effect.
 const EFFECTIVE_RUN_FIELDS: &[&str] =
     &["experimental.collective_graph_key", "output_partition_graphs", "timeout_in_ms", "trace_level"];
 
-/// The options without effect that have been logged, each once.
+/// The paths of the options without effect that have been logged, so that each path is logged once.
 #[derive(Debug, Default)]
 pub(crate) struct IgnoredOptions(Mutex<BTreeSet<String>>);
 
@@ -119,7 +119,7 @@ impl IgnoredOptions {
     }
 }
 
-/// Returns the paths of fields that are set without effect.
+/// Returns the paths of the fields of `options` that are set but have no effect.
 fn ignored<T: Options>(options: &T, effective: &'static [&'static str]) -> impl Iterator<Item = String> {
     let is_effective = move |path: &str| {
         effective.iter().any(|known| {
@@ -211,8 +211,8 @@ mod tests {
         every
     }
 
-    /// Checks that every field of TensorFlow's message has an effect or is logged, and that the list of
-    /// effective fields has no others.
+    /// Checks that every field of TensorFlow's message has an effect or is logged, and that every path in
+    /// `effective` is a field of the message.
     fn check_every_field<T: Options + Default>(effective: &'static [&'static str]) -> Test {
         let facts = serde_json::from_str(include_str!("../../proto/tests/it/descriptors.json"))?;
         let every = every_field(T::NAME, &facts);

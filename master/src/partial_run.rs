@@ -1,4 +1,5 @@
-//! Partial runs: steps whose feeds and fetches arrive in several calls, and the checks of their order.
+//! Partial runs: steps whose feeds and fetches arrive in several calls, and the checks of each call before it
+//! runs.
 
 use crate::signature::without_zero_port;
 use crate::step::Step;
@@ -9,16 +10,17 @@ use proto::link::{Extent, PartialRunSetup};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// A partial run.
+/// A step that runs in parts, and the state of its feeds and fetches.
 #[derive(Debug)]
 pub(crate) struct PartialRun {
     pub(crate) step: Step,
-    /// The session's graph at the time of the set-up.
+    /// The placed graph of the session at the time when the partial run was set up.
     graph: Arc<Graph>,
     state: Mutex<PartialRunState>,
 }
 
-/// The announced feeds and fetches, by name without `:0`, with true for each that has been fed or fetched.
+/// The feeds and fetches announced at set-up, by name without `:0`; the value is true once the tensor has
+/// been fed or fetched.
 #[derive(Clone, Debug, Default)]
 struct PartialRunState {
     feeds: FxHashMap<String, bool>,

@@ -34,7 +34,8 @@ pub(crate) struct PlanRequest {
 #[derive(Clone, Debug)]
 pub(crate) struct PlanOwner {
     pub(crate) session: Arc<str>,
-    /// Cancelled when the session has ended, which deletes its graphs on the workers anyway.
+    /// The token that is cancelled when the session ends. Plans are not deregistered after the end of their
+    /// session, because the workers delete its graphs.
     pub(crate) closed: CancellationToken,
     pub(crate) runtime: Handle,
 }
@@ -111,8 +112,8 @@ impl Plan {
         failure.map_or(Ok(plan), Err)
     }
 
-    /// Returns the tensors to feed and the keys to fetch. A key occurs once, even if its tensor is fetched
-    /// repeatedly.
+    /// Returns the fed tensors with their rendezvous keys, and the keys of the fetched tensors, each key
+    /// once.
     pub(crate) fn client_tensors(
         &self,
         feeds: impl IntoIterator<Item = (impl AsRef<str>, Tensor)>,
@@ -130,7 +131,7 @@ impl Plan {
         Ok(ClientTensors { send, recv })
     }
 
-    /// Returns the fetched values, in order, from the answers of the partitions.
+    /// Returns the fetched values, in the order of `fetches`, from the answers of the partitions.
     pub(crate) fn fetched(
         &self,
         fetches: &[String],

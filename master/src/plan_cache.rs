@@ -61,7 +61,7 @@ impl PlanCache {
         plan
     }
 
-    /// Returns the cell of a signature's plan, and marks it as used.
+    /// Returns the cell that holds the plan of a signature once it is made, and marks the cell as used.
     fn entry(&self, signature: &Signature) -> Arc<OnceCell<Arc<Plan>>> {
         let mut state = self.state.lock();
         state.clock += 1;

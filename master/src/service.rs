@@ -1,5 +1,5 @@
 //! MasterService on the wire. RunStep and RunCallable bypass the generated service, whose HTTP layers cost
-//! time; all other calls go through it.
+//! time; all other calls use the generated service.
 
 use crate::handler::Handler;
 use crate::master::Master;
@@ -57,7 +57,7 @@ impl Service for MasterRpc {
     }
 }
 
-/// Boxes the future of an answer; an error becomes a failed answer.
+/// Boxes the future of an answer, and converts its error to [`Answer::Failure`].
 fn answered(
     answer: impl Future<Output = Result<Answer, tonic::Status>> + Send + 'static,
 ) -> BoxFuture<'static, Answer> {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-/// The feeds, fetches and targets of a step, each sorted and in one spelling. Repeated fetches and targets
-/// occur once. Repeated feeds stay: such a step matches no plan, and planning refuses it.
+/// The feeds, fetches and targets of a step: each list is sorted, and tensor names are without `:0`. Repeated
+/// fetches and targets occur once. Repeated feeds stay: such a step matches no plan, and planning refuses it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Signature(Arc<str>);
 
@@ -23,14 +23,14 @@ impl Signature {
     }
 }
 
-/// Returns the names in order.
+/// Returns the names in ascending order.
 fn sorted<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut names: Vec<&str> = names.collect();
     names.sort_unstable();
     names
 }
 
-/// Returns the names in order, each once.
+/// Returns the names in ascending order, without duplicates.
 fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut names = sorted(names);
     names.dedup();
@@ -46,7 +46,7 @@ fn push(text: &mut String, names: Vec<&str>) {
     text.push('\u{2}');
 }
 
-/// Removes the port 0 from a tensor's name: `p:0` and `p` are one tensor.
+/// Returns a tensor's name without the port 0, because `p:0` and `p` are one tensor.
 pub(crate) fn without_zero_port(name: &str) -> &str {
     name.strip_suffix(":0").unwrap_or(name)
 }

@@ -11,11 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// The time limit of requests to forget a step; a worker that does not answer sweeps the step itself later.
+/// The time limit of requests that remove a step's state from a worker; a worker that does not answer removes
+/// it later by itself.
 const CLEANUP_DEADLINE: Duration = Duration::from_secs(10);
 
-/// One step of a plan. After a step is dropped and its answer has been sent, the workers are notified to
-/// forget it. This may be after the session has been closed; workers accept the end of any step.
+/// One step of a plan. When a step is dropped, the workers are notified to remove its state, after the step's
+/// answer has been sent. The notification may follow the end of the session, because workers accept it for
+/// any step id.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) id: i64,
@@ -23,7 +25,7 @@ pub(crate) struct Step {
     runtime: Handle,
 }
 
-/// The inputs of a call of a step.
+/// The inputs of one call, which runs a step or a part of it.
 #[derive(Debug)]
 pub(crate) struct StepCall {
     pub(crate) tensors: ClientTensors,
@@ -39,7 +41,8 @@ impl Step {
         Step { id: (rand::random::<u64>() & ((1 << 57) - 1)) as i64, plan, runtime }
     }
 
-    /// Runs all partitions, as far as the extent of the call.
+    /// Runs all partitions for one call, and records the transfers between tasks if the call requests a
+    /// timeline.
     ///
     /// # Errors
     /// The first failure that does not follow from another; see [`StepRun`].
@@ -112,8 +115,8 @@ impl Step {
         }
     }
 
-    /// Sends a logging request to every worker, and returns the recorded transfers. A worker without records
-    /// does not make the trace fail.
+    /// Sends a logging request to every worker, and returns the recorded transfers. A worker that fails the
+    /// request contributes no transfers.
     async fn logging(&self, request: pb::LoggingRequest) -> Vec<pb::StepStats> {
         let requests = self.plan.partitions.iter().map(|partition| {
             let request = request.clone();
@@ -137,7 +140,7 @@ impl Drop for Step {
 
 /// Notifies the workers that a step is over.
 fn forget(plan: Arc<Plan>, step_id: i64, runtime: &Handle) {
-    // Most workers take the notification at once, without waking another thread.
+    // `forget_step` notifies most workers at once, without waking another thread.
     let notify = |partition: &RegisteredPartition| partition.link.forget_step(step_id);
     let unnotified: Vec<usize> =
         (0..plan.partitions.len()).filter(|&i| !notify(&plan.partitions[i])).collect();
@@ -150,7 +153,7 @@ fn forget(plan: Arc<Plan>, step_id: i64, runtime: &Handle) {
                 tracing::debug!(task = %partition.task, step_id, "cleanup failed: {status}");
             }
         });
-        // Workers sweep steps whose cleanup request times out.
+        // If a cleanup request times out, its worker removes the step's state later by itself.
         let _ = tokio::time::timeout(CLEANUP_DEADLINE, join_all(cleanups)).await;
     });
 }
@@ -180,7 +183,7 @@ pub(crate) fn metadata(
     Some(pb::RunMetadata { step_stats, partition_graphs, ..Default::default() })
 }
 
-/// Waits until a time, or forever if there is none.
+/// Waits until the time `until`, or forever if it is `None`.
 pub(crate) async fn wait_until(until: Option<Instant>) {
     match until {
         Some(until) => tokio::time::sleep_until(until.into()).await,

@@ -7,15 +7,15 @@ use proto::Status;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The time for which the cause of a derived failure is awaited.
+/// The time for which a step whose only failures are derived waits for the root failure that caused them.
 const CAUSE_GRACE: Duration = Duration::from_secs(1);
 
-/// The time before the master's deadline at which workers end, at most: their errors name the nodes that they
-/// wait for.
+/// The longest time by which the workers' deadline precedes the step's deadline, so that their errors, which
+/// name the nodes that they wait for, arrive in time.
 const WORKERS_MARGIN: Duration = Duration::from_millis(50);
 
-/// A worker's `DeadlineExceeded` within this time before the deadline is taken for the step's own: the
-/// worker's deadline is earlier, to leave time for its answer.
+/// The longest time before the step's deadline in which a worker's `DeadlineExceeded` counts as the timeout
+/// of the step, because the workers' deadline is earlier.
 const SHORTLY: Duration = Duration::from_millis(300);
 
 /// The state of a step in flight.
@@ -26,9 +26,9 @@ pub(crate) struct StepRun<'a> {
     deadline: Option<Instant>,
     /// The deadline sent to workers.
     workers_deadline: Option<Instant>,
-    /// The time from which on a worker's `DeadlineExceeded` is the step's own.
+    /// The time from which a worker's `DeadlineExceeded` counts as the timeout of the step.
     late_from: Option<Instant>,
-    /// The first derived failure and its time.
+    /// The first derived failure, and the time when it was reported.
     derived: Option<(Status, Instant)>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum NextAction {
 }
 
 impl<'a> StepRun<'a> {
-    /// Starts a step at the time `now` on these tasks.
+    /// Starts a step at the time `now` with one partition on each task.
     pub(crate) fn new(
         session: Arc<str>,
         tasks: impl IntoIterator<Item = &'a TaskName>,
@@ -81,7 +81,8 @@ impl<'a> StepRun<'a> {
         self.workers_deadline
     }
 
-    /// Records the end of a partition. A root failure of a step on several tasks is prefixed with the task.
+    /// Records the end of a partition. A root failure of a step on several tasks is prefixed with the task's
+    /// name.
     pub(crate) fn partition_ended(
         &mut self,
         partition: usize,
@@ -119,7 +120,8 @@ impl<'a> StepRun<'a> {
         match &self.derived {
             None if !runs => NextAction::Succeed,
             None => NextAction::Wait { until: self.deadline },
-            // A partition that ended at its deadline does not explain a derived failure.
+            // After a partition has ended at its deadline, a derived failure no longer ends the step before
+            // its deadline.
             Some((_, since)) if runs && (is_late || now < *since + CAUSE_GRACE) => {
                 let grace = *since + CAUSE_GRACE;
                 let until = self.deadline.map_or(grace, |d| if is_late { d } else { d.min(grace) });
@@ -129,8 +131,8 @@ impl<'a> StepRun<'a> {
         }
     }
 
-    /// Returns the timeout error, with the tasks that the step waits for and the messages of those that ended
-    /// at their deadline.
+    /// Returns the timeout error, with the tasks that the step waits for and the messages of the partitions
+    /// that ended at their deadline.
     fn timeout_error(&self) -> Status {
         let tasks =
             self.partitions.iter().filter(|p| p.state != PartitionState::Ended).map(|p| p.task.to_string());
@@ -229,7 +231,8 @@ mod tests {
         let text = "The step did not end by its deadline; session s; it waits for /job:w/replica:0/task:1, \
                     /job:w/replica:0/task:2\nit waits for x";
         assert_eq!(failed.message, text);
-        // The last worker's timeout ends the step. A timeout before the deadline is a failure like others.
+        // The step ends when its last worker has timed out. A `DeadlineExceeded` long before the deadline is
+        // an ordinary failure.
         assert!(matches!(run.partition_ended(2, Err(timeout_error.clone()), workers), NextAction::Fail(_)));
         let mut early = self::run(2, Some(deadline), start);
         assert!(

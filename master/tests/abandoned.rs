@@ -241,7 +241,7 @@ async fn an_evicted_plan_is_deregistered() -> Test {
         setup.master.run_step(step(&session, &format!("n{i}"))).await?;
     }
     while setup.next_call().await? != "deregister" {}
-    // The first plan is made again.
+    // The plan of `n0` was evicted, and is made again.
     setup.master.run_step(step(&session, "n0")).await?;
     Ok(())
 }

@@ -4,7 +4,7 @@ use graph::{DeviceName, DeviceSpec, TaskName};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// The devices of a session, numbered densely, with dense numbers of their tasks and device types.
+/// The devices of a session with their distinct tasks and device types, each numbered from 0.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceSet {
     devices: Vec<SetDevice>,

@@ -1,5 +1,5 @@
-//! The graph of one kind of run, made from a placed graph: feeds become Recvs, fetches get Sends, and nodes
-//! that the run does not need are removed.
+//! The graph of a run with given feeds, fetches and targets, made from a placed graph: feeds become Recvs,
+//! fetches get Sends, and nodes that the run does not need are removed.
 
 use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
@@ -65,7 +65,7 @@ pub fn rewrite_for_run(
 
 /// An output named by a feed or a fetch.
 struct Endpoint {
-    /// `name:index`.
+    /// The endpoint in the form `name:index`.
     text: String,
     name: String,
     index: u32,
@@ -87,7 +87,7 @@ struct Feed {
     /// Set if the fed output is a reference; the Recv's output is not.
     is_ref: bool,
     recv: Node,
-    /// The Recv's number in the new graph; `None` until a node needs it.
+    /// The id of the Recv in the new graph; `None` until a node needs the Recv.
     id: Option<NodeId>,
 }
 
@@ -98,9 +98,10 @@ struct Rewriting<'a> {
     transfers: Transfers,
     client: u32,
     feeds: Vec<Feed>,
-    /// Index of the feed that replaces an output.
+    /// For each fed output, the index of its feed in `feeds`.
     fed: FxHashMap<Output, usize>,
-    /// Index of the feed that replaces a placeholder's control output, because a fed placeholder never runs.
+    /// For each fed placeholder, the index of the feed that replaces its control output, because a fed
+    /// placeholder never runs.
     fed_placeholders: FxHashMap<NodeId, usize>,
     fetches: Vec<(Output, Node)>,
     targets: Vec<NodeId>,
@@ -197,8 +198,8 @@ impl<'a> Rewriting<'a> {
         }
     }
 
-    /// Returns the edge as the run has it: an edge from a node that stands for a lowered one is redirected to
-    /// the node that computes the value, unless the value is fed.
+    /// Returns the edge as it is in the run's graph: if its source replaces a lowered node and is not fed,
+    /// the edge starts at the node that computes the value.
     fn edge(&self, producer: &Producer) -> Producer {
         let mut edge = *producer;
         while !edge.is_control()

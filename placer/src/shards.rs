@@ -9,10 +9,10 @@ use graph::{DType, Shape};
 pub enum Partitioner {
     /// A fixed number of shards, reduced if shards would be empty.
     FixedSize { shards: usize, axis: usize },
-    /// The smallest number of shards that keeps each shard within `max_shard_bytes`, as far as one slice fits
-    /// in it.
+    /// The smallest number of shards that keeps each shard within `max_shard_bytes`, or at one slice if a
+    /// slice is larger, but at most `max_shards`.
     AxisSize { max_shard_bytes: usize, axis: usize, bytes_per_string: usize, max_shards: Option<usize> },
-    /// The largest number of shards that keeps each shard at `min_slice_size` bytes or more.
+    /// At most `max_partitions` shards, and at most one shard for each `min_slice_size` bytes, rounded up.
     MinMax { max_partitions: usize, axis: usize, min_slice_size: usize, bytes_per_string: usize },
 }
 
@@ -27,7 +27,8 @@ impl Partitioner {
         Partitioner::AxisSize { max_shard_bytes, axis: 0, bytes_per_string: 16, max_shards: None }
     }
 
-    /// Creates a partitioner along axis 0 with at most `max_partitions` shards of at least 256 KiB each.
+    /// Creates a partitioner along axis 0 with at most `max_partitions` shards, and at most one shard for
+    /// each 256 KiB, rounded up.
     pub fn min_max(max_partitions: usize) -> Partitioner {
         Partitioner::MinMax { max_partitions, axis: 0, min_slice_size: 256 << 10, bytes_per_string: 16 }
     }
@@ -80,8 +81,8 @@ fn positive(what: &str, size: usize) -> Result<()> {
     if size == 0 { Err(Error::invalid(format!("{what} must be positive"))) } else { Ok(()) }
 }
 
-/// Returns the number of elements of a shape, or of one slice along the axis `without`. The product of the
-/// dimensions fits in 63 bits, so the number fits in 128.
+/// Returns the number of elements of a shape, or of one slice along the axis `without`. Numbers above
+/// `u64::MAX` are returned as `u64::MAX`.
 fn element_count(shape: &Shape, without: Option<usize>) -> u128 {
     let dims = shape.dims().iter().enumerate().filter(|(i, _)| Some(*i) != without);
     dims.fold(1u128, |product, (_, &d)| product.saturating_mul(d as u128)).min(u128::from(u64::MAX))
@@ -107,7 +108,7 @@ pub struct Shard {
 /// be divided equally, the first shards have one row more.
 ///
 /// # Errors
-/// `InvalidArgument` if more than one axis is cut, or the numbers do not fit the shape.
+/// `InvalidArgument` if more than one axis is cut, or `partitions` does not fit the shape.
 pub fn shards(shape: &Shape, partitions: &[usize]) -> Result<Vec<Shard>> {
     let dims = shape.dims();
     if partitions.len() != dims.len() {

@@ -79,7 +79,7 @@ impl Transfers {
             (names.incarnation.clone(), incarnation.clone()),
             (names.tensor_name.clone(), key.tensor_name.clone()),
         ];
-        // False is the default value, which is left out.
+        // `client_terminated` is left out if it is false, which is its default value.
         let flag = client.then(|| (names.client_terminated.clone(), AttrValue::Bool(true)));
         always.into_iter().chain(flag).collect()
     }

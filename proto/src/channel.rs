@@ -27,18 +27,19 @@ pub const CONNECT_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Time limit of one connection attempt if several processes may serve the task.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
-/// If a call takes longer than this and several processes may serve the task, its process may be suspended.
+/// Duration of a timed-out call above which the process that serves the task may be suspended, if several
+/// processes may serve the task.
 const SUSPENDED_AFTER: Duration = Duration::from_secs(3);
-/// How long connections to a task that refuses them are attempted by calls that do not wait for the task to
-/// start.
+/// Time for which a call that does not wait for its task to start tries to connect while the task refuses
+/// connections.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 
 /// Flow-control windows in bytes: the protocol's maximum, because a tensor is needed as a whole.
 const WINDOW: u32 = (1 << 31) - 1;
-/// Maximum frame size in bytes that the peer may send; larger frames measured no faster.
+/// Maximum frame size in bytes that the peer may send; larger frames were no faster in measurements.
 const FRAME: u32 = 1 << 20;
-/// gRPC servers close connections that ping more often than every five minutes without data. A dead host is
-/// detected earlier by [`TCP_PROBE_AFTER`].
+/// Time between HTTP/2 pings on a connection. gRPC servers close connections that ping more often than every
+/// five minutes without data. A dead host is detected earlier by [`TCP_PROBE_AFTER`].
 const PING_INTERVAL: Duration = Duration::from_secs(330);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub const TCP_PROBE_AFTER: Duration = Duration::from_secs(10);
@@ -50,9 +51,10 @@ pub const TCP_UNACKNOWLEDGED: u32 = 25_000;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Tolerance for the peer's clock being ahead.
+/// A cancellation that arrives at most this long before a call's deadline counts as a timeout, because the
+/// peer enforces the deadline too and may be early.
 const LATE_MARGIN: Duration = Duration::from_millis(20);
-/// Maximum attempts of one call on connections that were established before.
+/// Maximum number of times that one call is sent.
 const MAX_ATTEMPTS: usize = 10;
 
 /// Returns the incoming connections of a listener, with TCP options that detect dead hosts.
@@ -67,8 +69,8 @@ pub fn incoming(listener: TcpListener) -> TcpIncoming {
         .with_keepalive_retries(Some(TCP_PROBES))
 }
 
-/// Returns the client end of a connection with the same settings, to be used with [`connect`]; `None` if
-/// `address` is not `host:port`.
+/// Returns the client end of a gRPC connection to `address`, to be used with [`connect`]; `None` if `address`
+/// is not `host:port`.
 pub fn endpoint(address: &str) -> Option<Endpoint> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
     endpoint.uri().port()?;
@@ -125,7 +127,8 @@ pub struct Peer {
 type ChannelCell = Mutex<Arc<OnceCell<Channel>>>;
 
 impl Peer {
-    /// Creates a peer without connecting. `address` is `host:port`, or several of those (see [`addresses`]).
+    /// Creates a peer without connecting. `address` is `host:port`, or several such addresses (see
+    /// [`addresses`]).
     ///
     /// # Errors
     /// `InvalidArgument` if an address is malformed.
@@ -163,7 +166,7 @@ impl Peer {
     /// Returns the next connection in rotation, and connects if there is none.
     ///
     /// # Errors
-    /// `Unavailable` naming task and address after the connect deadline, or earlier if `repeat` does not wait
+    /// `Unavailable` naming task and address after the connect deadline, or earlier if `retry` does not wait
     /// for the task; `DeadlineExceeded` if `deadline` is earlier.
     async fn channel(&self, retry: RetryPolicy, deadline: Option<Instant>) -> Result<Channel, Status> {
         let index = self.next.fetch_add(1, Ordering::Relaxed) % self.channels.len();
@@ -184,8 +187,8 @@ impl Peer {
         let mut pause = Pause::default();
         let mut last = String::from("it does not answer");
         loop {
-            // The time limit of an attempt lets the loop find another process that starts to serve while one
-            // is silent.
+            // The time limit of an attempt lets the loop find a process that starts to serve while another
+            // process does not answer.
             let attempt =
                 if self.endpoints.len() > 1 { end.min(Instant::now() + ATTEMPT_LIMIT) } else { end };
             match timeout_at(attempt.into(), self.connect_any()).await {
@@ -231,8 +234,9 @@ impl Peer {
         }
     }
 
-    /// Makes one call with its deadline on the next connection in rotation, and repeats it while that is safe
-    /// and useful. Errors of the transport, unlike the callee's errors, name task and address.
+    /// Makes one call with its deadline on the next connection in rotation, and repeats it if the task was
+    /// unavailable and `retry` allows it or the call was never sent. Errors of the transport, unlike the
+    /// callee's errors, name task and address.
     pub async fn call<T, F>(
         &self,
         method: &str,
@@ -257,7 +261,8 @@ impl Peer {
                 Ok(Err(status)) => self.failure(method, status, deadline),
                 Err(_) => {
                     if self.endpoints.len() > 1 && start.elapsed() > SUSPENDED_AFTER {
-                        // Another process may serve the task by this time.
+                        // The serving process may be suspended, so later calls look for another process that
+                        // serves the task.
                         self.reset();
                     }
                     return Err(self.deadline_exceeded(method));
@@ -316,8 +321,8 @@ async fn connect_and_probe(endpoint: &Endpoint) -> Result<Channel, Box<dyn StdEr
     Ok(channel)
 }
 
-/// The rule whether a call may be sent again if its outcome is unknown, and how long it waits for a task that refuses
-/// connections.
+/// The rule that decides if a call may be sent again when its outcome is unknown, and how long it waits for a
+/// task that refuses connections.
 ///
 /// A task that was connected before and refuses connections has exited, and its session state is lost.
 /// Therefore only calls that open a session wait for it to restart.

@@ -179,7 +179,7 @@ impl Cluster {
         })
     }
 
-    /// Returns whether another task has the same host in its address as this one.
+    /// Returns whether another task of the cluster has the same host in its address as `task`.
     pub fn shares_host(&self, task: &TaskName) -> bool {
         let host = |address: &str| address.rsplit_once(':').map(|(host, _)| host.to_owned());
         let own: Vec<_> = self.address(task).into_iter().flat_map(addresses).filter_map(host).collect();
@@ -350,7 +350,7 @@ mod tests {
             "ps=a:1;ps=b:1",
             "ps=0@a:1,0@b:1",
             "ps=::1:5",
-            // Users cannot name two processes for a task.
+            // Two addresses for one task are refused in user input.
             "ps=a:1|b:1",
         ] {
             assert!(Cluster::parse(text).is_err(), "{text}");

@@ -1,6 +1,6 @@
-//! The wire protocol: messages and services, generated at build time from `protos/`; conversions to and from
-//! the types of `graph`; and the interface between master and worker, which is the same within a process and
-//! over the network.
+//! The wire protocol: messages and services, generated from `protos/`; conversions to and from the types of
+//! `graph`; and the interface between master and worker, which is the same within a process and over the
+//! network.
 //!
 //! The only decisions made in this crate are the interpretations of options that master and worker share
 //! ([`Rewrites`]). Names are TensorFlow's, so that both ends of a cluster may be TensorFlow or this project.
@@ -73,7 +73,7 @@ pub mod google {
     }
 }
 
-/// Clients and servers of the two services, and the traits that a server implements.
+/// Clients and servers of MasterService and WorkerService, and the traits that a server implements.
 pub mod service {
     pub use crate::pb::{
         master_service_client::MasterServiceClient,

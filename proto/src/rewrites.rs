@@ -1,4 +1,5 @@
-//! The graph rewrites that a session's options allow, among those that master and workers both make.
+//! The graph rewrites that a session's options allow, among the rewrites that both the master and the workers
+//! make.
 
 use crate::pb;
 use pb::optimizer_options::Level;

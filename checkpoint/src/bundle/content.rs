@@ -15,7 +15,7 @@ pub trait Content {
 
     fn shape(&self) -> &Shape;
 
-    /// Writes all bytes to the sink, in order.
+    /// Writes all elements to the sink, in row-major order.
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()>;
 }
 

@@ -61,7 +61,7 @@ impl Reader {
         Ok(Reader { prefix, shards: header.shards, entries, files: BTreeMap::new() })
     }
 
-    /// Iterates over the tensors by name. A tensor stored in slices occurs once.
+    /// Iterates over the tensors in the order of their names. A tensor stored in slices occurs once.
     pub fn tensors(&self) -> impl Iterator<Item = (&[u8], DType, &Shape)> {
         self.entries
             .iter()

@@ -9,8 +9,8 @@ use graph::{Code, DType, Shape, Tensor};
 use std::fs;
 use std::path::Path;
 
-/// The index of `w` = [[0, 1, 2], [3, 4, 5]], `b` = 7, `s` = "ab", "", 200 times "x", and the empty tensor
-/// `e`.
+/// The index file of a bundle with `w` = [[0, 1, 2], [3, 4, 5]], `b` = 7, `s` = "ab", "", 200 times "x", and
+/// the empty tensor `e`.
 const INDEX: &[u8] = b"\x00\x00\x06\x08\x01\x1a\x02\x08\x01\x00\x01\rb\x08\t\x12\x00 \x18(\x085\xbb\xd7\x9f\x11\x00\
     \x01\x12e\x08\x01\x12\x06\x12\x00\x12\x02\x08\x03 \xf2\x015\xd8\xea\x82\xa2\x00\x01\x12s\x08\x07\x12\x04\x12\
     \x02\x08\x03  (\xd2\x015\x1bJ&4\x00\x01\x13w\x08\x01\x12\x08\x12\x02\x08\x02\x12\x02\x08\x03(\x185\xc0\xdb=\
@@ -19,7 +19,8 @@ const INDEX: &[u8] = b"\x00\x00\x06\x08\x01\x1a\x02\x08\x01\x00\x01\rb\x08\t\x12
     \x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00W\
     \xfb\x80\x8b$uG\xdb";
 
-/// The index of `w`, four rows of three in two slices, and `v`, stored as one slice that covers the tensor.
+/// The index file of a bundle with `w` of shape [4, 3], stored in two slices, and `v`, stored as one slice
+/// that covers the whole tensor.
 const SLICED: &[u8] = b"\x00\x00\x06\x08\x01\x1a\x02\x08\x01\x00\n\x13\x00w\x00\x01\x01\x02\x80\x82\x80\x7f\x08\x01\
     \x12\x08\x12\x02\x08\x02\x12\x02\x08\x03(\x185\xc0\xdb=\x17\x06\x04\x15\x82\x82\x80\x7f\x08\x01\x12\x08\x12\
     \x02\x08\x02\x12\x02\x08\x03 \x18(\x185\xde\xd4V\x00\x00\x01\x15v\x08\x01\x12\x08\x12\x02\x08\x04\x12\x02\x08\
@@ -152,7 +153,7 @@ fn a_dropped_writer_leaves_no_files() -> Result<()> {
     Ok(())
 }
 
-/// Changes every byte of both files, and truncates both files at every length.
+/// Changes every byte of the index file and of the data file, and truncates each file at every length.
 #[test]
 fn damage_at_any_byte_is_an_error_that_names_the_file() -> Result<()> {
     let dir = TempDir::new()?;

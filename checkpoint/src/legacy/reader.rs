@@ -87,7 +87,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// Iterates over the tensors by name.
+    /// Iterates over the tensors in the order of their names.
     pub fn tensors(&self) -> impl Iterator<Item = (&[u8], DType, &Shape)> {
         self.tensors.iter().map(|(name, stored)| (name.as_slice(), stored.dtype, &stored.shape))
     }

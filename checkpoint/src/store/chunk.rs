@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Debug};
 
-/// A buffer that collects bytes before they are written. It is aligned to a memory block, so that a disk can
-/// read it directly.
+/// A buffer that collects bytes before they are written. The buffer is aligned to [`Chunk::BLOCK`] bytes, so
+/// that a disk can read it directly.
 pub struct Chunk {
     memory: Vec<u8>,
     /// Offset of the first aligned byte in `memory`.
@@ -15,7 +15,7 @@ impl Chunk {
     /// Capacity in bytes.
     pub const SIZE: usize = 1 << 20;
 
-    /// Alignment in memory and in the file for direct writes; no disk requires more.
+    /// Alignment in bytes of direct writes, in memory and in the file; no disk requires more.
     pub const BLOCK: usize = 4096;
 
     /// Returns the bytes in the buffer.

@@ -126,7 +126,7 @@ pub trait Pending: Debug + Send {
     /// Waits until all bytes are in the store; no bytes may be written afterwards.
     fn sync(&mut self) -> Result<()>;
 
-    /// Gives the file its name.
+    /// Completes the file like [`Pending::sync`], and gives it its name.
     fn commit(self: Box<Self>) -> Result<()>;
 }
 
@@ -197,7 +197,7 @@ pub fn absolute(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns `name` relative to a folder, or `name` itself if it has a scheme.
+/// Returns the path of the file `name` in a folder, or `name` itself if it has a scheme.
 pub fn within(folder: &Path, name: &str) -> PathBuf {
     if scheme(Path::new(name)).is_some() { name.into() } else { folder.join(name) }
 }
@@ -211,7 +211,7 @@ pub(crate) fn relocate(from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// Bytes copied at a time.
+/// The number of bytes that are read and written at a time when a file is copied.
 const COPY_CHUNK: usize = 32 << 20;
 
 /// Copies a file to another name by reading and writing it.

@@ -63,7 +63,7 @@ impl BlockBuilder {
     }
 }
 
-/// A reader of the entries of a block in order. An error ends it.
+/// A reader of the entries of a block, in the order of their keys. No entry may be read after an error.
 #[derive(Debug)]
 pub(super) struct Entries<'a> {
     rest: &'a [u8],
@@ -85,7 +85,7 @@ impl<'a> Entries<'a> {
         Ok(Entries { rest: &rest[..entries], key: Vec::new() })
     }
 
-    /// Returns the next key and value.
+    /// Returns the next key and value, or `None` at the end of the block.
     pub(super) fn next(&mut self) -> Result<Option<Entry<'_, 'a>>, MalformedBlock> {
         if self.rest.is_empty() {
             return Ok(None);

@@ -27,7 +27,8 @@ use tokio_util::task::TaskTracker;
 /// The time limit of a request that deletes the session on a worker.
 const DELETE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The time for which the end of a session waits for the workers' answers; the requests go on after that.
+/// The time for which the close of a session waits for its workers to delete it; requests that take longer
+/// continue in the background.
 const DELETE_WAIT: Duration = Duration::from_secs(1);
 
 const CLOSED: &str = "Step was cancelled by an explicit call to `Session::Close()`.";
@@ -40,11 +41,11 @@ pub(crate) struct MasterContext {
     pub(crate) ignored_options: Arc<IgnoredOptions>,
     /// The longest time that a session waits for a task that it needs.
     pub(crate) connect_deadline: Duration,
-    /// The master's task, by its name in the server's cluster, and its incarnation.
+    /// The name of the master's task in the server's cluster, and the incarnation of the master.
     pub(crate) master: (Arc<str>, u64),
 }
 
-/// A session of the master.
+/// A client's session: its graph, its cluster, and the plans, callables and partial runs made from the graph.
 pub(crate) struct Session {
     pub(crate) handle: Arc<str>,
     pub(crate) config: pb::ConfigProto,
@@ -57,11 +58,11 @@ pub(crate) struct Session {
     callables: Callables,
     partial_runs: Mutex<PartialRuns>,
     closed: CancellationToken,
-    /// The status of steps that the end of the session interrupts.
+    /// The status with which steps fail that the end of the session interrupts.
     end: OnceLock<Status>,
-    /// The steps in flight.
+    /// The tracker of the steps in flight, for which the end of the session waits.
     steps: TaskTracker,
-    /// The runtime of work that goes on after a step has been answered.
+    /// The runtime for work that may outlive the call that started it, such as planning and cleanup.
     pub(crate) runtime: Handle,
 }
 
@@ -70,7 +71,7 @@ struct SessionState {
     cluster: Arc<SessionCluster>,
     /// The placed graph: every node has the full name of its device.
     placed: Arc<Graph>,
-    /// The same graph as sent by the client.
+    /// The graph as sent by the client, before lowering and placement.
     requested: Arc<Graph>,
     version: i64,
 }
@@ -83,8 +84,8 @@ struct PartialRuns {
 }
 
 impl Session {
-    /// Places the graph over the devices of the session's tasks. A failure leaves no state behind, because
-    /// the session is opened on the workers later, by [`Session::start`].
+    /// Creates a session and places its graph over the devices of its tasks. A failure leaves no state
+    /// behind, because the session is opened on the workers later, by [`Session::start`].
     pub(crate) fn new(
         handle: Arc<str>,
         config: pb::ConfigProto,
@@ -168,10 +169,10 @@ impl Session {
         self.steps.wait().await;
     }
 
-    /// Ends the steps in flight with the status `end`, and deletes the session on the workers. The work goes
-    /// on if the caller stops waiting.
+    /// Ends the steps in flight with the status `end`, and deletes the session on the workers. The deletion
+    /// continues if the caller drops the future.
     pub(crate) async fn close(self: Arc<Self>, end: Status) {
-        // The first status is kept.
+        // `set` fails if the session was closed before; the first status is kept.
         let _ = self.end.set(end);
         self.closed.cancel();
         let runtime = self.runtime.clone();

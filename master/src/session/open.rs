@@ -1,4 +1,4 @@
-//! Opening of a session on its workers, at its start and when a later graph names more of them.
+//! Opening of a session on its workers, at its start and when an extended graph names further tasks.
 
 use super::{DELETE_DEADLINE, Session};
 use crate::cluster::{Links, SessionCluster};
@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-/// The time limit for tasks without nodes to open the session; they have just answered the device query.
+/// The time limit for opening the session on a task that it does not need; the task has just answered the
+/// device query.
 const OTHERS_GRACE: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// Opens the session on the workers that answered the device query. If some of them have died or stopped
-    /// since and have no nodes, the session starts without them.
+    /// Opens the session on the workers that answered the device query. The session starts without the
+    /// workers that it does not need and that do not open it.
     pub(crate) async fn start(&self, deadline: Instant) -> Result<(), Status> {
         let (cluster, placed) = {
             let state = self.state.lock();
@@ -30,7 +31,8 @@ impl Session {
         Ok(())
     }
 
-    /// Opens the session on these workers. Returns the tasks that did not open it and are not needed.
+    /// Opens the session on the workers in `links`. Returns the tasks that are not needed and did not open
+    /// it.
     async fn open(
         &self,
         links: &Links,
@@ -56,7 +58,8 @@ impl Session {
         for (task, link) in others.into_iter().filter(|(task, _)| !opened_tasks.contains(task)) {
             tracing::warn!(session = %self.handle, "{task} has answered the device query, but does not open the session");
             left_out.insert(task.clone());
-            // The request may still be carried out later, so the session is deleted there.
+            // The worker may still carry out the request to open the session, so it is asked to delete the
+            // session.
             let (session, link) = (self.handle.clone(), link.clone());
             let deadline = Some(Instant::now() + DELETE_DEADLINE);
             self.runtime.spawn(async move { link.delete_session(&session, deadline).await });
@@ -101,8 +104,8 @@ impl Session {
         }
     }
 
-    /// Returns the session's cluster with the tasks that were not reached at its start and that the graph
-    /// needs.
+    /// Opens the session on the tasks that `graph` needs and that the session does not use yet. Returns the
+    /// session's cluster with these tasks added.
     pub(super) async fn join(&self, graph: &Graph) -> Result<Arc<SessionCluster>, Status> {
         let cluster = self.cluster();
         let needs = self.members.needs(graph);

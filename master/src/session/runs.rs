@@ -53,7 +53,7 @@ impl Session {
         }
     }
 
-    /// Runs a whole step.
+    /// Runs a step in one call, with the cached plan of its signature if there is one.
     async fn run_whole(
         self: &Arc<Self>,
         run: RunStep,
@@ -107,8 +107,8 @@ impl Session {
         .await
     }
 
-    /// Runs one part of a partial run. The step ends with its last part, or with the first part that fails
-    /// while it runs.
+    /// Runs one part of a partial run. The partial run ends with its last part, or with the first part that
+    /// fails while it runs.
     async fn run_part(
         self: &Arc<Self>,
         handle: &str,
@@ -121,7 +121,7 @@ impl Session {
         let extent = run.advance(part.feeds.iter().map(|f| f.0.as_str()), &part.fetches)?;
         let tensors = run.step.plan.client_tensors(part.feeds, &part.fetches)?;
         let options = pb::ExecutorOpts::default();
-        // A part that is cancelled ends the step, like one that fails.
+        // If the part fails or is cancelled, the guard removes the partial run.
         let mut guard = PartialRunGuard { session: self, handle: Some(handle) };
         let (values, _) =
             run_call(&run.step, StepCall { tensors, options, extent, deadline }, &part.fetches).await?;
@@ -224,7 +224,7 @@ impl Drop for PartialRunGuard<'_> {
     }
 }
 
-/// Runs a call of a step. Returns the fetched values in order, and the recorded metadata.
+/// Runs a call of a step. Returns the fetched values in the order of `fetches`, and the recorded metadata.
 async fn run_call(
     step: &Step,
     call: StepCall,

@@ -3,8 +3,8 @@
 //! receives tensors in it.
 //!
 //! A control loop is a loop of the same loop frame whose loop variable carries no data. It runs as many
-//! iterations as the original loop because it has the same condition, and each Recv within the loop waits for
-//! its Merge.
+//! iterations as the original loop because it has the same condition, and each Recv within the original loop
+//! waits for the Merge of the control loop on its device.
 
 use super::Names;
 use crate::device_set::DeviceSet;
@@ -48,7 +48,7 @@ pub(super) fn move_to_neighbours(graph: &Graph, topology: &Topology, placement: 
 
 /// The loop frame of each node.
 pub(super) struct Frames {
-    /// Index into `frames` for each node; 0 is the frame outside of all loops.
+    /// For each node, the index of its frame in `frames`; 0 is the frame outside of all loops.
     of: Vec<u32>,
     of_outputs: Vec<u32>,
     frames: Vec<Frame>,

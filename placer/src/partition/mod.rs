@@ -172,7 +172,7 @@ struct PartitionBuilder {
     /// The partition's nodes in the order of the graph, followed by the nodes of transfers.
     nodes: Vec<Node>,
     edges: Vec<Edge>,
-    /// The lowest index of the partition's devices.
+    /// The lowest of the indices of the partition's devices.
     device: u32,
 }
 
@@ -191,10 +191,10 @@ struct Splitting<'a> {
     /// Set if the graph has a name in the form of generated names, so that new names must be checked against
     /// it.
     look_up_names: bool,
-    /// Index of the partition of each device.
+    /// For each device, the index of its partition.
     part_of: Vec<u32>,
     parts: Vec<PartitionBuilder>,
-    /// Each node's number within its partition.
+    /// For each node, its id within its partition.
     local: Vec<NodeId>,
     /// The local node that replaces a remote output ([`CONTROL`] for the control output) in a partition, by
     /// output and partition.

@@ -44,7 +44,7 @@ pub(super) struct Groups<'a> {
     pub(super) specs: Specs,
     pub(super) signatures: Signatures<'a>,
     pub(super) constraints: Vec<Constraint>,
-    /// The device specification of each node itself.
+    /// For each node, the device specification that the node itself requests.
     pub(super) own: Vec<SpecId>,
     /// Set for nodes that a reference or resource edge joined to their group.
     pub(super) on_edge: Vec<bool>,

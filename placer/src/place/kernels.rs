@@ -238,8 +238,8 @@ fn type_attrs(op: &Op) -> TypeAttrs {
     Some(names)
 }
 
-/// Returns whether an argument is a reference or a resource, so that the node shares the device of its
-/// producer.
+/// Returns whether an argument can be a reference or a resource, which puts the node on the device of the
+/// argument's producer.
 fn may_take_state(op: &Op, arg: &Arg, attrs: &Attrs) -> bool {
     arg.is_ref
         || match arg.ty {

@@ -4,7 +4,7 @@ use super::groups::{Groups, NONE};
 use graph::{AttrList, AttrValue, Attrs, DType, NodeId, PortType};
 use std::fmt::Write;
 
-/// Members of a group that a message lists by name; further members are only counted.
+/// The largest number of members of a group that a message lists by name; further members are only counted.
 const LISTED: usize = 64;
 
 /// Describes the members, device types and constraints of a colocation group.

@@ -73,7 +73,7 @@ pub struct Placement {
     devices: Vec<Arc<str>>,
     of_node: Vec<u32>,
     reasons: Vec<Reason>,
-    /// Messages for the user about deviations that are not errors.
+    /// Messages for the user about requests that were not followed, which are no errors.
     pub warnings: Vec<String>,
 }
 
@@ -100,7 +100,8 @@ impl Placement {
         }
     }
 
-    /// Returns one line for each node in TensorFlow's log format, followed by the rule that decided.
+    /// Returns one line for each node in TensorFlow's log format, followed by the rule that decided the
+    /// node's device.
     pub fn log<'a>(&'a self, graph: &'a Graph) -> impl Iterator<Item = String> + 'a {
         graph.nodes().zip(&self.reasons).map(move |((id, node), &reason)| {
             let name = |id: NodeId| &graph.node(id).name;

@@ -35,7 +35,8 @@ fn a_chain_of_a_million_nodes() -> Result<()> {
     let options = PartitionOptions { devices: &set, split: Split::Task, names: &names };
     let parts = partition(&run, &anabranch_placer::placed_devices(&run, &set)?, &options)?;
     let sizes: Vec<usize> = parts.iter().map(|p| p.graph.len()).collect();
-    // Each stretch except the first begins with a transfer, and the fetch is sent back to the first task.
+    // The task changes every `STRETCH` nodes, which adds a Send and a Recv; the fetch is sent back to the
+    // first task.
     assert_eq!(sizes.iter().sum::<usize>(), LENGTH + 1 + 2 * (LENGTH / STRETCH - 1) + 2);
     Ok(())
 }

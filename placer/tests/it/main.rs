@@ -1,4 +1,4 @@
-//! Placement and partitioning, from text to text.
+//! Tests of placement and partitioning, on graphs that are given and compared as text.
 
 mod chain;
 mod loops;

@@ -19,7 +19,7 @@ fn outcome(text: &str, set: &DeviceSet, kernels: &TestKernels, soft: bool) -> Re
     })
 }
 
-/// Places on one parameter server and two workers without soft placement.
+/// Compares the placement on one parameter server and two workers, without soft placement.
 fn check(text: &str, expected: Expect) -> Result<()> {
     expected.assert_eq(&outcome(text, &small_cluster()?, &KERNELS, false)?);
     Ok(())
@@ -30,8 +30,8 @@ fn check_soft(text: &str, expected: Expect) -> Result<()> {
     Ok(())
 }
 
-/// Places on two workers with a CPU and two GPUs each. `Identity` has kernels on both device types, `AddV2`
-/// only on GPUs.
+/// Compares the placement on two workers with a CPU and two GPUs each. `Identity` and `VarHandleOp` have
+/// kernels on both device types, `AddV2` only on GPUs.
 fn check_gpu(text: &str, soft: bool, expected: Expect) -> Result<()> {
     let set = devices(&["w:0/CPU:0", "w:0/GPU:1", "w:0/GPU:0", "w:1/CPU:0", "w:1/GPU:0", "w:1/GPU:1"])?
         .with_local(graph::TaskName::new("w", 0));

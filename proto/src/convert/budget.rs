@@ -44,7 +44,7 @@ impl Budget {
 }
 
 impl Default for Budget {
-    /// Returns half of the host memory that tensors may take in total.
+    /// Returns a budget of half of the host memory that tensors may take in total.
     fn default() -> Budget {
         Budget::new(memory_limit() / 2)
     }

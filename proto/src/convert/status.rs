@@ -1,5 +1,5 @@
-//! Conversions of failures to gRPC statuses. The flags are in the trailer `grpc-status-details-bin`, whose
-//! bytes are a map of payloads.
+//! Conversions of failures to gRPC statuses. The flags `derived` and `restarted` are in the trailer
+//! `grpc-status-details-bin`, whose bytes are a map of payloads.
 
 use crate::pb::distributed_runtime::GrpcPayloadContainer;
 use crate::status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};

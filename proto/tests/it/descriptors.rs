@@ -22,8 +22,8 @@ fn protos_match_tensorflows() {
     assert!(differences.is_empty(), "\n{}", differences.join("\n"));
 }
 
-/// Checks that the comparison above can fail: each alteration of our files must be reported under the right
-/// name.
+/// Checks that [`differences`] finds every kind of difference: each alteration of our files must be reported
+/// under the right name.
 #[test]
 fn every_kind_of_difference_is_reported() {
     let peer = tensorflow_properties();

@@ -1,6 +1,6 @@
-//! `src/generated/` is what `protos/` compiles to: messages, clients, servers and the table of option fields. The generated
-//! code is committed, so that a build needs no compiler of protocol buffers; `UPDATE_PROTOS=1 cargo test -p anabranch-proto`
-//! rewrites it.
+//! Tests that `src/generated/` is up to date: messages, clients, servers and the table of option fields,
+//! compiled from `protos/`. The generated code is committed, so that a build needs no compiler of protocol
+//! buffers; `UPDATE_PROTOS=1 cargo test -p anabranch-proto` rewrites it.
 
 use protox::prost_reflect::{DescriptorPool, Kind};
 use std::collections::BTreeSet;
@@ -16,8 +16,8 @@ const SHARED_BYTES: [&str; 3] = [
     ".google.protobuf.Any.value",
 ];
 
-/// Graphs in requests, generated as bytes. They are large, and `src/convert/graph` converts their bytes
-/// directly, without an intermediate message. The wire format is the same.
+/// Fields that hold the graph of a request, generated as bytes. Graphs are large, and `src/convert/graph`
+/// converts their bytes directly, without an intermediate message. The wire format is the same.
 const GRAPHS: [&str; 3] = [
     ".tensorflow.CreateSessionRequest.graph_def",
     ".tensorflow.ExtendSessionRequest.graph_def",
@@ -100,7 +100,7 @@ fn generate(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the source of a list of the requests and responses of all services.
+/// Returns the Rust source of a list of the requests and responses of all services.
 fn wire_messages(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
     let mut paths = BTreeSet::new();
     for method in pool.services().flat_map(|service| service.methods().collect::<Vec<_>>()) {
@@ -121,7 +121,8 @@ fn wire_messages(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
     Ok(list)
 }
 
-/// Returns the source of a constant with the fields of the option messages and of the messages within them.
+/// Returns the Rust source of a constant with the fields of the option messages and of the messages within
+/// them.
 fn options_table(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
     let mut table = String::from("pub(super) const MESSAGES: &[Message] = &[\n");
     let mut open = OPTIONS.map(str::to_owned).to_vec();

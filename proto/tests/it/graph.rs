@@ -109,7 +109,7 @@ fn invalid_nodes_are_named_in_errors() -> Result<()> {
     )
 }
 
-/// Compares the error for an identity node that has this attribute.
+/// Compares the error for an identity node with the attribute `name` set to `value`.
 fn check_refusal(name: &str, value: Option<Value>, expected: Expect) -> Result<()> {
     let mut def = graph_to_proto(&Graph::from_text(BASE)?, DefaultAttrs::Keep)?;
     def.node[1].attr.insert(name.to_owned(), pb::AttrValue { value });

@@ -23,7 +23,7 @@ struct Target {
 
 impl Target {
     /// Creates an empty file. If the file system does not support direct writes, the file is written through
-    /// the cache.
+    /// the page cache.
     fn create(path: &Path) -> io::Result<Target> {
         let open = |flags: OFlags| {
             let flags = flags.bits().cast_signed();
@@ -112,7 +112,8 @@ mod tests {
     fn files_of_any_size_have_the_written_bytes() -> io::Result<()> {
         let folder = TempDir::new().map_err(io::Error::other)?;
         for size in [0, 1, BLOCK, BLOCK + 1, SIZE, SIZE + 1, 2 * SIZE + 3 * BLOCK + 5] {
-            // Chunks from block-aligned memory, and from unaligned memory.
+            // Each case has the distance of the bytes from block-aligned memory, and the size of the pieces
+            // written.
             for (start, piece) in [(0, 100_003), (0, 3 * BLOCK), (1, 3 * BLOCK), (0, usize::MAX)] {
                 let memory: Vec<u8> = (0..size + 2 * BLOCK).map(|i| (i / 7) as u8).collect();
                 let start = start + memory.as_ptr().align_offset(BLOCK).min(BLOCK);

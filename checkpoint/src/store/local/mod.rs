@@ -118,7 +118,7 @@ impl Readable for OpenFile {
 struct PendingFile {
     path: PathBuf,
     temporary: PathBuf,
-    /// The open file; `None` once it is complete.
+    /// The open file; `None` once it has been synced and closed.
     file: Option<Output>,
     is_committed: bool,
     written: u64,
@@ -189,7 +189,8 @@ impl Drop for PendingFile {
     fn drop(&mut self) {
         if !self.is_committed {
             self.file = None;
-            // An earlier error is the one to report, so a failure here is ignored.
+            // A failure to remove the temporary file is ignored, because only the error that prevented the
+            // commit is reported.
             let _ = fs::remove_file(&self.temporary);
         }
     }

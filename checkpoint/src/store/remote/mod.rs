@@ -35,7 +35,7 @@ const LARGEST_COPY: u64 = 1 << 30;
 /// A connection to one bucket, container or host.
 #[derive(Clone, Debug)]
 struct Remote {
-    /// The common prefix of the names of its files: `s3://bucket`.
+    /// The prefix that the names of all files of the store have: `s3://bucket`.
     root: String,
     inner: Arc<dyn ObjectStore>,
 }

@@ -1,5 +1,5 @@
-//! A reader of objects. Large reads are split into concurrent requests, and small reads fetch the surrounding
-//! window.
+//! A reader of objects. Large reads are split into concurrent requests, and a small read fetches and keeps a
+//! larger range (a window) for the small reads that follow.
 
 use super::{IN_FLIGHT, PART, Remote};
 use crate::error::{Error, Result};
@@ -8,7 +8,8 @@ use futures::future::try_join_all;
 use object_store::ObjectStoreExt;
 use std::path::{Path, PathBuf};
 
-/// Reads below this size fetch a whole window, because a checkpoint's tensors are mostly read in file order.
+/// Size of a window in bytes. Smaller reads fetch a whole window, because a checkpoint's tensors are mostly
+/// read in file order.
 const WINDOW: usize = 4 << 20;
 
 #[derive(Debug)]
@@ -50,7 +51,7 @@ impl Object {
     }
 
     fn cut_off(&self) -> Error {
-        Error::corrupt(&self.path, "ends before what is to be read")
+        Error::corrupt(&self.path, "ends before the bytes to be read")
     }
 }
 
@@ -69,7 +70,7 @@ impl Readable for Object {
         if offset < *start || end > start + bytes.len() as u64 {
             let start = offset - offset % WINDOW as u64;
             let stop = (start + WINDOW as u64).min(self.size).max(end);
-            // At most two windows of bytes.
+            // The range has at most `2 * WINDOW` bytes.
             let mut bytes = vec![0; (stop - start) as usize];
             self.fetch(start, &mut bytes)?;
             self.window = (start, bytes);

@@ -17,7 +17,7 @@ const MAX_CACHED_STORES: usize = 64;
 /// The root of the process's single in-memory store; the rest of a name is the file's key.
 const MEMORY: &str = "memory:/";
 
-/// Returns the store of this name, if it is built in.
+/// Returns the store of the file `path`, or `None` if no built-in store has the scheme of `path`.
 pub(in crate::store) fn of(path: &Path) -> Result<Option<Arc<dyn Store>>> {
     static OPEN: Mutex<BTreeMap<String, Arc<Remote>>> = Mutex::new(BTreeMap::new());
     let (Some(scheme), Some(root)) = (scheme(path), root(path)) else { return Ok(None) };

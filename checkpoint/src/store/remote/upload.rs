@@ -20,10 +20,10 @@ pub(super) struct Upload {
     mode: UploadMode,
 }
 
-/// The kind of upload.
+/// The way in which an object is sent to the store.
 #[derive(Debug)]
 enum UploadMode {
-    /// Undecided until there is more than one part.
+    /// Not decided yet, because all bytes so far fit in one part.
     Undecided,
     /// A multipart upload, with the requests in progress, oldest first.
     Multipart(Box<dyn MultipartUpload>, VecDeque<Request<()>>),

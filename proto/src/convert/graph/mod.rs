@@ -25,7 +25,7 @@ pub const GRAPH_DEF_VERSION: i32 = 2474;
 /// The treatment of attributes that equal their op's default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DefaultAttrs {
-    /// Default values are written like others.
+    /// Default values are written like all other values.
     #[default]
     Keep,
     /// Default values are left out. The reader has the same defaults, or an older op without the attribute.
@@ -35,7 +35,7 @@ pub enum DefaultAttrs {
 pub(super) fn unreadable(of: &str, error: prost::DecodeError) -> Error {
     Error::Invalid {
         code: Code::Internal,
-        message: format!("what '{of}' carries for the wire cannot be read: {error}"),
+        message: format!("serialized fields of '{of}' cannot be decoded: {error}"),
     }
 }
 

@@ -202,8 +202,8 @@ fn unreadable(name: &str, error: Malformed) -> Error {
     Error::invalid(format!("the NodeDef '{name}' cannot be read: {error}"))
 }
 
-/// Fails if a node name has characters that TensorFlow does not allow in names, including those of nodes that
-/// it adds itself.
+/// Fails if a node name has characters that TensorFlow allows neither in its users' node names nor in the
+/// names of nodes that it adds itself.
 fn check_name(name: &str) -> Result<()> {
     let is_plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_');
     let is_valid = |c: u8| is_plain(c) || matches!(c, b'-' | b'/' | b'>');

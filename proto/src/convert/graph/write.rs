@@ -93,7 +93,8 @@ impl<'a> GraphWriter<'a> {
         if !node.device.is_empty() {
             put_bytes(4, node.device.as_bytes(), out);
         }
-        // An attribute of the node overrides an opaque one of the same name, because it comes later.
+        // Opaque fields come first, so that a decoded attribute overrides an opaque attribute of the same
+        // name.
         if let Some(opaque) = &node.opaque {
             out.extend_from_slice(opaque);
         }
@@ -127,7 +128,7 @@ fn put_attr(name: &str, value: &AttrValue, out: &mut Vec<u8>) {
         put_bytes(1, name.as_bytes(), out);
         put_length(2, len, out);
     };
-    // The most common kinds are encoded directly, the others through their message.
+    // The most common kinds of values are encoded directly, and all other values through their message.
     match value {
         AttrValue::Str(text) => {
             entry(field(text.len()));
