@@ -38,13 +38,13 @@ const WORKLOADS: &[Workload] = &[
     ("copy_from_device", copy_from_device),
 ];
 
-/// Bytes copied in the copy workloads.
+/// Number of bytes that a step of a copy workload copies.
 const COPY_BYTES: usize = 256 << 20;
 
-/// Steps before the measurement, in which kernels are compiled, plans are made and memory is allocated.
+/// Number of steps before the measurement, in which kernels are compiled, plans are made and memory is allocated.
 const WARM_UP: usize = 10;
 
-/// Number of timed windows; each has this duration.
+/// Number of timed windows, each of duration `WINDOW`.
 const WINDOWS: usize = 15;
 const WINDOW: Duration = Duration::from_millis(200);
 
@@ -57,13 +57,13 @@ fn main() -> Fallible {
     }
     let mode = match gpus::find_gpus(&GpuSelection::All) {
         _ if has("--cpu") => DeviceMode::SmallOnCpu,
-        // `cargo test` starts benches too, and must not measure.
+        // `cargo test` also starts benches, without `--bench`; they must not measure then.
         Ok(_) if names.is_empty() && !has("--bench") => {
             println!("nothing is measured: --bench, or names of workloads, are not given");
             return Ok(());
         }
         Ok(_) => DeviceMode::Gpu { graphs: !has("--no-cuda-graphs") },
-        // The suite runs on machines that have a GPU, so a missing one is an error.
+        // The suite runs on machines that have a GPU, so a missing GPU is an error.
         Err(error) if std::env::var_os("ANABRANCH_GPU_SUITE").is_some() => return Err(error.into()),
         Err(error) => {
             println!("nothing is measured, for there is no GPU: {error}");
@@ -77,7 +77,7 @@ fn main() -> Fallible {
     Ok(())
 }
 
-/// The device on which workloads run.
+/// The device on which workloads run: a GPU at full size, or the CPU at small sizes.
 #[derive(Clone, Copy, Debug)]
 enum DeviceMode {
     Gpu { graphs: bool },
@@ -109,7 +109,7 @@ impl DeviceMode {
 
 #[derive(Clone, Copy, Debug)]
 struct Figure {
-    /// `step_us` or `MBps`.
+    /// The unit of the value: `step_us`, microseconds per step, or `MBps`, 10^6 bytes per second.
     unit: &'static str,
     value: f64,
 }
@@ -124,7 +124,7 @@ impl Figure {
     }
 }
 
-/// Opens a session in this process. Nodes without a kernel on the device run on the CPU.
+/// Opens a session in this process. Nodes without a GPU kernel run on the CPU.
 fn session(mode: DeviceMode, graph: Graph) -> Fallible<Session> {
     let graphs = matches!(mode, DeviceMode::Gpu { graphs: true });
     let server =
@@ -134,8 +134,8 @@ fn session(mode: DeviceMode, graph: Graph) -> Fallible<Session> {
     Ok(Session::local_with(graph, server, options)?)
 }
 
-/// Returns the median time of a step in seconds. Within a window, steps are enqueued one after the other and
-/// only the last is waited for, which ends when the device has finished all of them.
+/// Returns the median time of a step in seconds. Within a window, steps are enqueued one after the other and only the
+/// last step is waited for, whose fetch ends when the device has finished all steps of the window.
 fn step_time(mode: DeviceMode, step: &Callable<'_>, last: &Callable<'_>, values: &[Tensor]) -> Fallible<f64> {
     let run = |steps: usize| -> Fallible<f64> {
         let started = Instant::now();
@@ -153,7 +153,7 @@ fn step_time(mode: DeviceMode, step: &Callable<'_>, last: &Callable<'_>, values:
     Ok(times[times.len() / 2])
 }
 
-/// Returns the time of a step after `first` has run. Fetching `end` runs a step and waits for it.
+/// Runs `first` and returns the median time in seconds of `step`. A fetch of `end` runs a step and waits for its end.
 fn time(mode: DeviceMode, graph: Graph, first: NodeId, step: NodeId, end: Output) -> Fallible<f64> {
     let session = session(mode, graph)?;
     session.run(&[], &[], &[first])?;
@@ -161,7 +161,7 @@ fn time(mode: DeviceMode, graph: Graph, first: NodeId, step: NodeId, end: Output
     step_time(mode, &step, &last, &[])
 }
 
-/// Returns the median time in seconds of calls that are waited for one by one.
+/// Returns the median time in seconds of a call, where each call ends before the next one starts.
 fn call_time(mode: DeviceMode, call: &Callable<'_>, values: &[Tensor]) -> Fallible<f64> {
     let one = || -> Fallible<f64> {
         let started = Instant::now();
@@ -177,7 +177,7 @@ fn call_time(mode: DeviceMode, call: &Callable<'_>, values: &[Tensor]) -> Fallib
     Ok(times[times.len() / 2])
 }
 
-/// The product of two square matrices in bfloat16.
+/// Measures the product of two square matrices in bfloat16.
 fn product(mode: DeviceMode) -> Fallible<Figure> {
     let size = mode.size(8192, 64);
     let scope = Scope::new().device(mode.device());
@@ -237,7 +237,7 @@ fn copied_shape(mode: DeviceMode) -> Fallible<Shape> {
     Ok(Shape::new(&[mode.size(COPY_BYTES, 4096) / size_of::<f32>()])?)
 }
 
-/// The concatenation of two tensors.
+/// Measures copies within the device, by the concatenation of two tensors.
 fn copy_on_device(mode: DeviceMode) -> Fallible<Figure> {
     let count = copied_shape(mode)?.num_elements();
     let scope = Scope::new().device(mode.device());
@@ -253,19 +253,19 @@ fn copy_on_device(mode: DeviceMode) -> Fallible<Figure> {
     Ok(Figure::rate(count * size_of::<f32>(), seconds))
 }
 
-/// Feeds a tensor in pinned memory, like one fetched from the device, and fetches one element of it.
+/// Measures copies to the device from pinned memory: feeds a tensor that was fetched from the device.
 fn copy_to_device(mode: DeviceMode) -> Fallible<Figure> {
     feed(mode, |session, variable| Ok(session.run(&[], &[variable], &[])?.remove(0)))
 }
 
-/// Feeds a tensor in pageable memory.
+/// Measures copies to the device from pageable memory: feeds a tensor that was allocated by the client.
 fn copy_pageable_to_device(mode: DeviceMode) -> Fallible<Figure> {
     let shape = copied_shape(mode)?;
     feed(mode, |_, _| Ok(Tensor::full(1.0f32, shape)?))
 }
 
-/// Times feeds of a tensor that `make` creates from a session and a variable with the same number of
-/// elements.
+/// Measures feeds of the tensor that `make` returns for a session and a variable of the same shape; each call fetches
+/// one element.
 fn feed(mode: DeviceMode, make: impl FnOnce(&Session, Output) -> Fallible<Tensor>) -> Fallible<Figure> {
     let shape = copied_shape(mode)?;
     let scope = Scope::new().device(mode.device());
@@ -281,7 +281,7 @@ fn feed(mode: DeviceMode, make: impl FnOnce(&Session, Output) -> Fallible<Tensor
     Ok(Figure::rate(shape.num_elements() * size_of::<f32>(), seconds))
 }
 
-/// Fetches a variable.
+/// Measures copies from the device: fetches a variable.
 fn copy_from_device(mode: DeviceMode) -> Fallible<Figure> {
     let shape = copied_shape(mode)?;
     let scope = Scope::new().device(mode.device());

@@ -1,7 +1,7 @@
 //! Benchmarks of placing and partitioning graphs of 10^4 to 10^6 nodes over 2, 16 and 256 devices.
 //!
-//! With `ANABRANCH_LARGE=all` it prints the wall time and peak memory of the largest graphs once, instead of
-//! sampling; with the name of a kind of graph in place of `all`, only those of that kind.
+//! With `ANABRANCH_LARGE=all` it prints the wall time and peak memory of the largest graphs once, instead of sampling;
+//! with `chain`, `layered`, `towers` or `scattered` in place of `all`, only those of this graph.
 #![allow(clippy::print_stdout)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -21,7 +21,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Kernels for every op on every device.
+/// A kernel registry that has a kernel for every op on every device.
 struct AllKernels;
 
 impl Kernels for AllKernels {
@@ -89,7 +89,7 @@ fn op(name: &str) -> Result<&'static Op> {
     ops::lookup(name).ok_or_else(|| format!("no op {name}").into())
 }
 
-/// Returns a chain of nodes, a thousand on each device in turn.
+/// Returns a chain of `size` nodes; each thousand nodes are on the next of the devices, in turn.
 fn chain(size: usize, devices: usize) -> Result<Graph> {
     let mut builder = GraphBuilder::new(devices, size)?;
     let (constant, identity) = (op("Const")?, op("Identity")?);
@@ -101,8 +101,8 @@ fn chain(size: usize, devices: usize) -> Result<Graph> {
     builder.finish()
 }
 
-/// Returns layers of a thousand nodes, cut into one block for each device. One input in `far` comes from a
-/// random node of the previous layer.
+/// Returns layers of a thousand nodes, cut into one block of columns for each device. One in `far` inputs comes from a
+/// random node of the previous layer, all others from the node in the same column.
 fn layers(size: usize, devices: usize, far: usize) -> Result<Graph> {
     const WIDTH: usize = 1000;
     let mut builder = GraphBuilder::new(devices, size)?;
@@ -128,8 +128,8 @@ fn layers(size: usize, devices: usize, far: usize) -> Result<Graph> {
     builder.finish()
 }
 
-/// Returns a tower of blocks on each device. Each block has variables on another device, connected by
-/// resource edges.
+/// Returns a tower of blocks on each device. Each block reads a variable that is usually on another device, connected
+/// by a resource edge.
 fn towers(size: usize, devices: usize) -> Result<Graph> {
     let mut builder = GraphBuilder::new(devices, size)?;
     let (constant, add, identity) = (op("Const")?, op("AddV2")?, op("Identity")?);
@@ -158,8 +158,8 @@ fn towers(size: usize, devices: usize) -> Result<Graph> {
     builder.finish()
 }
 
-/// Like [`layered`], with every input from a random node of the previous layer, so that most edges cross
-/// devices.
+/// Returns layers like [`layered`], where every input comes from a random node of the previous layer, so that most
+/// edges cross devices.
 fn scattered(size: usize, devices: usize) -> Result<Graph> {
     layers(size, devices, 1)
 }
@@ -172,7 +172,8 @@ type Make = fn(usize, usize) -> Result<Graph>;
 
 const GRAPHS: &[(&str, Make)] = &[("chain", chain), ("layered", layered), ("towers", towers)];
 
-/// The worst case, measured once at the largest size: a partition that no user would choose.
+/// The graph with the most edges across devices, measured once at the largest size; no user would place a graph in this
+/// way.
 const WORST_CASE: (&str, Make) = ("scattered", scattered);
 
 fn placed(graph: &Graph, set: &DeviceSet) -> Result<Placement> {

@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns a small number; the numbers sum to about 0.
+/// Returns the noise of point `i`: a small number. The noise of all points sums to about 0.
 fn noise(i: usize) -> f32 {
     ((i * 37) % 11) as f32 / 1000.0 - 0.005
 }

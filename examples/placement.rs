@@ -12,7 +12,7 @@ use std::error::Error;
 fn main() -> Result<(), Box<dyn Error>> {
     let scope = Scope::new();
 
-    // A complete or partial device specification; the placer completes the open fields.
+    // A device specification may be partial; the placer chooses the missing fields.
     let ps = scope.device("/job:ps/task:1");
     let shape = PartialShape::from([4usize]);
     let w = ps.op("VarHandleOp").name("w").attr("dtype", DType::Float).attr("shape", shape).output();
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A node that reads a variable's handle is placed with the variable, whatever device it requests.
     let value = scope.op("ReadVariableOp").name("value").input(w).attr("dtype", DType::Float).output();
 
-    // A node that is colocated with another node by name.
+    // A node that is colocated with another node is placed on that node's device.
     scope.colocate_with(value.node).op("Neg").name("beside").input(value).node();
 
     // An op that only reads a shape is placed with its input, and a constant with its consumer.
@@ -30,14 +30,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let two = scope.constant(2.0f32);
     worker.op("Mul").name("twice").input(square).input(two).node();
 
-    // Soft placement: no task has such a device, so another device is chosen.
+    // Soft placement: no task has a GPU, so another device is chosen.
     scope.device("/job:worker/task:0/device:GPU:0").op("Exp").name("soft").input(value).node();
 
     // A node without constraints is placed on the session's own task, which is the master's task.
     scope.op("Sqrt").name("anywhere").input(value).node();
     let graph = scope.finish()?;
 
-    // The cluster from the view of the master of /job:worker/task:1, with one CPU for each task.
+    // The devices of the cluster, one CPU for each task, as the master of /job:worker/task:1 sees them.
     let tasks = [("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)];
     let device = |(job, index): (&str, u32)| DeviceName::new(&TaskName::new(job, index), "CPU", 0);
     let devices = DeviceSet::new(tasks.into_iter().map(device).zip(1..));
@@ -49,8 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{line}");
     }
 
-    // Each tensor sent from one task to another becomes a pair of Send and Recv nodes, once for each
-    // receiving task.
+    // A tensor that is sent to other tasks gets one pair of Send and Recv nodes for each receiving task.
     let options = PartitionOptions { devices: &devices, split: Split::Task, names: &Names::master() };
     for part in partition(&graph, placement.indices(), &options)? {
         println!("\n# {}\n{}", part.task, part.graph.to_text());

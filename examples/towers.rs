@@ -1,5 +1,5 @@
-//! Training with towers: one graph with a copy of the model on each device, which computes its share of the
-//! batch: `cargo run --example towers`.
+//! Training with towers: one graph with a copy of the model on each device; each copy computes its share of the batch:
+//! `cargo run --example towers`.
 #![allow(clippy::print_stdout)]
 
 mod support;

@@ -9,28 +9,29 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Spin iterations between two reads of the clock: some microseconds.
+/// Number of spin iterations between two reads of the clock, which take some microseconds.
 const ROUNDS_PER_CHECK: usize = 64;
 const STACK_BYTES: usize = 64 << 10;
-/// Number of candidate spin spin_lengths: the longest one, half of it, a quarter, and so on.
+/// Number of spin lengths to choose from: the longest one, half of it, a quarter of it, and so on.
 const SPIN_LENGTHS: usize = 4;
-/// Each pause reduces the weight of earlier pauses by a sixteenth.
+/// Divisor of the decay of balances: at each pause a balance loses a sixteenth of its value, so that earlier pauses
+/// weigh less.
 const DECAY: i64 = 16;
 /// Upper limit of the configured spin length.
 const MAX_SPIN: Duration = Duration::from_secs(1);
 
-/// A thread that spins while the RPC threads are parked, for as long as spinning has recently been
-/// worthwhile. The thread has idle priority: the scheduler runs it only on an otherwise idle core, which
-/// still counts as idle and can run a woken thread at once. However, a spinning core does not look for work
-/// that waits on other cores, and it may share a physical core with a computing thread. Therefore a request
-/// that finds the core awake counts as a gain of half the longest spin.
+/// A thread that spins while the RPC threads are parked, for the spin length that has recently saved more time than it
+/// cost. The thread has idle priority: the scheduler runs it only on an otherwise idle core, which still counts as idle
+/// and can run a woken thread at once. However, the spinning core does not take over threads that wait to run on other
+/// cores, and it may share a physical core with a computing thread. Therefore a request that finds the core awake
+/// counts as a gain of half the longest spin.
 #[derive(Debug)]
 pub(crate) struct AdaptiveSpin {
     state: Arc<SpinState>,
     thread: Thread,
 }
 
-/// The shared state of an adaptive spin. Times are in nanoseconds since `start`.
+/// The shared state of an adaptive spin. Points in time are nanoseconds since `start`.
 #[derive(Debug)]
 struct SpinState {
     start: Instant,
@@ -38,14 +39,14 @@ struct SpinState {
     longest: u64,
     /// Time at which an RPC thread was last parked.
     parked_at: AtomicU64,
-    /// For each spin length, its recent net benefit: the gain of the requests that it would have caught minus
-    /// the time spent spinning.
+    /// For each spin length, its recent net benefit: the gain from the requests that would have arrived during the
+    /// spin, minus the time spent spinning, in nanoseconds.
     balances: [AtomicI64; SPIN_LENGTHS],
     spin_until: AtomicU64,
 }
 
 impl AdaptiveSpin {
-    /// Starts the spinning thread, which keeps a core awake in pauses of up to `longest`.
+    /// Starts the spinning thread, which keeps a core awake for up to `longest` after an RPC thread is parked.
     pub(crate) fn start(longest: Duration) -> io::Result<AdaptiveSpin> {
         let state = Arc::new(SpinState::new(longest));
         let own = state.clone();
@@ -54,14 +55,14 @@ impl AdaptiveSpin {
         Ok(AdaptiveSpin { state, thread })
     }
 
-    /// Reports that the calling thread is about to be parked.
+    /// Records that the calling RPC thread is about to be parked, and starts a spin if spinning is worthwhile.
     pub(crate) fn on_park(&self) {
         if self.state.park_at(self.state.now()) && !Pool::is_computing() {
             self.thread.unpark();
         }
     }
 
-    /// Reports that the calling thread continues.
+    /// Records that the calling RPC thread runs again, which ends the pause.
     pub(crate) fn on_unpark(&self) {
         self.state.unpark_at(self.state.now());
     }
@@ -86,13 +87,14 @@ impl SpinState {
         self.balances.iter().enumerate().map(|(i, balance)| (self.longest >> i, balance))
     }
 
-    /// Records that a thread is parked. Returns whether a core should be kept awake for it.
+    /// Records that an RPC thread is parked, and chooses the length of the spin. Returns whether a core should be kept
+    /// awake.
     fn park_at(&self, now: u64) -> bool {
         self.parked_at.store(now, Ordering::Relaxed);
         let (mut best, mut length) = (0, 0);
         for (each, balance) in self.spin_lengths() {
             let balance = balance.load(Ordering::Relaxed);
-            // The shortest of the spin_lengths with equal benefit is chosen.
+            // The shortest of the spin lengths with equal benefit is chosen.
             if balance > 0 && balance >= best {
                 (best, length) = (balance, each);
             }
@@ -101,7 +103,7 @@ impl SpinState {
         length > 0
     }
 
-    /// Records that a thread continues, and updates the benefit of each spin length with the pause.
+    /// Records that an RPC thread runs again, and updates the balance of each spin length with the length of the pause.
     fn unpark_at(&self, now: u64) {
         let pause = now.saturating_sub(self.parked_at.load(Ordering::Relaxed));
         for (length, balance) in self.spin_lengths() {
@@ -118,7 +120,7 @@ impl SpinState {
 
     fn spin(&self) {
         if let Err(error) = set_idle_priority() {
-            // With normal priority the thread would take time from others.
+            // With normal priority the spinning thread would take time from other threads.
             return tracing::info!(%error, "the adaptive spin is disabled: the system does not support threads of idle priority");
         }
         loop {
@@ -136,7 +138,8 @@ impl SpinState {
 mod tests {
     use super::*;
 
-    /// Simulates pauses one after the other. Returns for how long a core is kept awake in the last one.
+    /// Simulates pauses of these lengths one after the other. Returns for how long a core is kept awake in the last
+    /// pause.
     fn last_spin_after(state: &SpinState, pauses: impl IntoIterator<Item = u64>) -> u64 {
         let (mut now, mut awake) = (state.parked_at.load(Ordering::Relaxed), 0);
         for pause in pauses {

@@ -1,7 +1,7 @@
 //! Calls into mimalloc, the allocator of the server programs.
 
-/// Returns all freed memory to the system. mimalloc itself does this some time later, at a subsequent free,
-/// which would never happen in an idle process.
+/// Returns all freed memory to the system. mimalloc itself returns memory only at a later free, which would never
+/// happen in an idle process.
 #[allow(unsafe_code)]
 pub(crate) fn trim_memory() {
     // SAFETY: `mi_collect` takes no pointer and may be called by any thread at any time; in a program with

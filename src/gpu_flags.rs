@@ -15,7 +15,7 @@ pub struct GpuFlags {
     #[arg(long, default_value_t = 0.0)]
     gpu_memory_fraction: f64,
 
-    /// Allocate all of that memory when a GPU is opened, instead of on demand
+    /// Allocate all memory that may be used when a GPU is opened, instead of on demand
     #[arg(long)]
     gpu_take_all: bool,
 
@@ -23,20 +23,20 @@ pub struct GpuFlags {
     #[arg(long)]
     gpu_no_tf32: bool,
 
-    /// Launch each kernel separately. By default, kernels that are enqueued repeatedly are captured into CUDA
+    /// Launch each kernel separately. By default, sequences of kernels that run repeatedly are captured into CUDA
     /// graphs
     #[arg(long)]
     gpu_no_graphs: bool,
 
-    /// Use the algorithm for a product or a convolution that NVIDIA's libraries estimate to be the fastest.
-    /// By default, several are timed at first use, so the chosen one, and with it the last bits of results,
-    /// may differ from run to run
+    /// Use the algorithm for a product or a convolution that NVIDIA's libraries estimate to be the fastest. By default,
+    /// several algorithms are timed at first use, so the chosen algorithm, and with it the last bits of results, may
+    /// differ from run to run
     #[arg(long)]
     gpu_no_autotune: bool,
 }
 
 impl GpuFlags {
-    /// Returns the options of GPUs that the flags select.
+    /// Returns the GPU options that the flags give.
     pub fn options(&self) -> GpuOptions {
         GpuOptions {
             visible: self.gpus.clone(),

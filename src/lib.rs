@@ -1,7 +1,7 @@
 //! Anabranch: a distributed dataflow-graph runtime, and a drop-in server for TensorFlow-1-style clusters.
 //!
-//! A program builds a graph in a [`graph::Scope`], and runs it in a [`client::Session`]: in this process, or
-//! on a cluster of `anabranch-worker` processes. [`train`] has variables, optimizers and the strategies that
+//! A program builds a graph in a [`graph::Scope`], and runs it in a [`client::Session`]: in this process, or on a
+//! cluster of `anabranch-worker` processes. The module [`train`] has variables, optimizers and the strategies that
 //! distribute a model over devices and tasks.
 #![deny(unsafe_code)]
 

@@ -25,8 +25,8 @@ pub struct ServeFlags {
     #[command(flatten)]
     pub place: TaskFlags,
 
-    /// The address to listen on. By default the host that the cluster names for this task, or all interfaces
-    /// if that is not an address of this machine; the port is always the cluster's
+    /// The address to listen on. By default the host that the cluster names for this task, or all interfaces if that
+    /// host is not an address of this machine; the port is always the one that the cluster names for this task
     #[arg(long)]
     pub bind: Option<IpAddr>,
 
@@ -45,8 +45,8 @@ pub struct ServeFlags {
     #[arg(long, default_value_t = 60.0)]
     pub connect_deadline: f64,
 
-    /// A serialized tf.ConfigProto in base64, as tf.train.Server takes one: device counts, threads and GPUs
-    /// that no flag sets, and defaults for the options of sessions
+    /// A serialized tf.ConfigProto in base64, like the config of tf.train.Server: it sets device counts, threads and
+    /// GPUs unless a flag does, and the defaults of session options
     #[arg(long, value_name = "BASE64")]
     pub config: Option<ServerOptions>,
 
@@ -55,8 +55,8 @@ pub struct ServeFlags {
     #[arg(long, default_value_t = Transport::default())]
     pub transport: Transport,
 
-    /// Maximum microseconds that a core is kept from halting after a request, while requests are that
-    /// frequent; 0 disables it
+    /// Maximum microseconds that a core is kept from halting after a request, as long as the next request often comes
+    /// within that time; 0 disables spinning
     #[arg(long, default_value_t = 1000)]
     pub spin: u64,
 
@@ -69,20 +69,20 @@ pub struct ServeFlags {
     pub stop_with_stdin: bool,
 }
 
-/// Maximum threads that place, split and compile graphs: several for each core, so that a large graph does
-/// not delay small ones, but no more, because these threads compute without waiting, and each started thread
-/// uses memory.
+/// Number of threads for each core that place, split and compile graphs. Several threads keep a large graph from
+/// delaying small ones; more than these would only use memory, because the threads compute without waiting.
 const PLANNING_THREADS_PER_CORE: usize = 2;
 const MAX_PLANNING_THREADS: usize = 32;
 /// Time after which an idle planning thread ends and frees its memory.
 const PLANNING_THREAD_KEEP_ALIVE: Duration = Duration::from_secs(2);
 
-/// Number of cores for each thread of RPCs and links, up to a few threads. On two cores, a second thread is
-/// woken along with the first, mostly for nothing, which costs a step between tasks a tenth of its time.
+/// Number of cores for each thread that serves RPCs and links between tasks, up to `MAX_RPC_THREADS` threads. On two
+/// cores, a second thread would be woken along with the first, mostly without work, which makes a step between tasks a
+/// tenth slower.
 const CORES_PER_RPC_THREAD: usize = 2;
 const MAX_RPC_THREADS: usize = 4;
 
-/// Interval at which freed memory is returned to the system.
+/// Interval at which freed memory is returned to the operating system.
 const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The reason why a server cannot run.
@@ -145,7 +145,7 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         .map_err(ServeError::Runtime)?;
     let at = ListenAddress { task: config.task.clone(), address, bind: flags.bind };
     let served = runtime.block_on(serve(config, flags, &at, replica, grace));
-    // Graphs whose planning is in progress are not needed any more.
+    // Threads that still plan graphs are not waited for, because no session needs their results.
     runtime.shutdown_background();
     served
 }
@@ -208,7 +208,7 @@ async fn serve(
     if has_yielded.load(Ordering::Relaxed) { Err(ServeError::Yielded(task)) } else { Ok(()) }
 }
 
-/// Periodically returns freed memory to the system.
+/// Returns freed memory to the operating system every [`GIVE_BACK_INTERVAL`], without end.
 async fn give_back_memory() -> Infallible {
     loop {
         tokio::time::sleep(GIVE_BACK_INTERVAL).await;
@@ -228,8 +228,8 @@ fn watch_stdin(ended: Arc<Notify>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// How long a process waits for the other process of its task to serve when both start: the first one waits
-/// less.
+/// The time that the first process of a task with a standby waits for the other process to serve, before it serves
+/// itself. The second process waits longer, so that the first serves if both start together.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const SECOND_WAIT: Duration = Duration::from_secs(3);
 /// Delay between two attempts to listen.
@@ -257,7 +257,7 @@ async fn stand_by_until_serving(
             .and_then(|port| at.listen_on(port))
         {
             Ok(listener) => listener,
-            // Only this process has the task's state, so it must not give up.
+            // This process must not give up, because only this process has the task's state.
             Err(error) if standby.has_state() => {
                 tracing::error!("{error}; retrying, because only this process has the state of {}", at.task);
                 tokio::time::sleep(LISTEN_RETRY_DELAY).await;
@@ -265,8 +265,8 @@ async fn stand_by_until_serving(
             }
             Err(error) => return Err(error),
         };
-        // The other process may have started just now. Each of the two listens before it checks for the
-        // other.
+        // The other process may have started at the same time, so each of the two listens before it checks whether the
+        // other serves.
         if standby.try_begin_serving(replica.is_first).await {
             match standby.has_state() {
                 true => tracing::warn!("{} is served here from now on, with its complete state", at.task),
@@ -277,7 +277,7 @@ async fn stand_by_until_serving(
     }
 }
 
-/// The address on which a process listens when it serves.
+/// The address on which a process listens when it serves its task.
 struct ListenAddress {
     task: TaskName,
     address: String,
@@ -325,7 +325,7 @@ const BACKLOG: u32 = 1024;
 
 fn bind_socket(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // Connections of a process that has ended do not block the port.
+    // With `SO_REUSEADDR`, old connections of a process that has ended do not block the port.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     Ok(socket)

@@ -1,5 +1,5 @@
-//! Options split a server given as a `tf.ConfigProto`, as `tf.train.Server(config=…)` takes one. Some options
-//! configure the server itself, and the others are defaults for its session_config.
+//! The options of a server, given as a `tf.ConfigProto` like the `config` of `tf.train.Server`. Some options configure
+//! the server itself; all other options are defaults for its sessions.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use device::gpu_options::{GpuOptions, GpuSelection};
@@ -14,9 +14,9 @@ pub struct ServerOptions {
     pub threads: Option<usize>,
     pub visible_gpus: Option<GpuSelection>,
     pub gpu_memory_fraction: Option<f64>,
-    /// Set if device filters were given, which have no effect, like in TensorFlow's servers.
+    /// Set if the `tf.ConfigProto` has device filters, which have no effect on a server, as in TensorFlow.
     pub has_ignored_filters: bool,
-    /// Defaults of the options of sessions.
+    /// Defaults of the options of the server's sessions.
     pub session_config: pb::ConfigProto,
 }
 
@@ -32,7 +32,7 @@ impl FromStr for ServerOptions {
 }
 
 impl ServerOptions {
-    /// Splits the options into those of the server and those of sessions.
+    /// Splits a `tf.ConfigProto` into options of the server and defaults for its sessions.
     fn split(mut config: pb::ConfigProto) -> Result<ServerOptions, String> {
         let mut server = ServerOptions::default();
         if let Some(count) = config.device_count.remove("CPU") {
@@ -53,7 +53,7 @@ impl ServerOptions {
             }
             let fraction = std::mem::take(&mut gpus.per_process_gpu_memory_fraction);
             server.gpu_memory_fraction = (fraction > 0.0).then_some(fraction);
-            // Memory grows on demand unless a flag disables it, so this option requests nothing more.
+            // GPU memory grows on demand unless a flag disables this, so `allow_growth` requests nothing more.
             gpus.allow_growth = false;
         }
         // A server's device filters do not apply to sessions, which have their own.
@@ -62,7 +62,8 @@ impl ServerOptions {
         Ok(server)
     }
 
-    /// Returns the GPU options of the flags, completed by these options.
+    /// Returns the GPU options of the command-line flags; options that no flag sets are taken from the
+    /// `tf.ConfigProto`.
     pub fn gpus(&self, mut flags: GpuOptions) -> GpuOptions {
         if let (GpuSelection::All, Some(visible)) = (&flags.visible, &self.visible_gpus) {
             flags.visible = visible.clone();
@@ -107,7 +108,7 @@ mod tests {
         };
         let options =
             ServerOptions::split(pb::ConfigProto { gpu_options: Some(gpus), ..Default::default() })?;
-        // No option is left that would be reported as ineffective.
+        // All GPU options have been removed from the session defaults, where they would be reported as ineffective.
         assert_eq!(options.session_config.gpu_options, Some(pb::GpuOptions::default()));
         let open = options.gpus(GpuOptions::default());
         assert_eq!(

@@ -1,5 +1,5 @@
-//! The flags that give a process its task and its cluster: our own flags, the flags of TensorFlow's
-//! tutorials, or `TF_CONFIG`.
+//! The flags that give a process its task and its cluster: this package's flags, the flags of TensorFlow's tutorials,
+//! or `TF_CONFIG`.
 
 use graph::TaskName;
 use proto::Cluster;
@@ -36,8 +36,8 @@ pub struct TaskFlags {
     #[arg(long = "ps-replicas", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     ps_replicas: u32,
 
-    /// `{"cluster": {"ps": ["host:port"], …}, "task": {"type": "ps", "index": 0}}`; other flags take
-    /// precedence
+    /// `{"cluster": {"ps": ["host:port"], …}, "task": {"type": "ps", "index": 0}}`; all other flags take precedence
+    /// over this one
     #[arg(long = "tf-config", env = "TF_CONFIG", hide_env_values = true)]
     tf_config: Option<String>,
 }
@@ -56,10 +56,10 @@ pub struct TaskIdentity {
     pub replica: Option<Replica>,
 }
 
-/// The role of a process among the two that can serve its task.
+/// The role of a process in a task that two processes can serve, one at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// True for the process that serves if both have just started.
+    /// True for the process that serves if both processes have just started.
     pub is_first: bool,
     /// The address on which the other process listens when it serves.
     pub other: String,
@@ -90,7 +90,7 @@ impl TaskFlags {
         Ok(TaskIdentity { cluster, task, address, replica })
     }
 
-    /// Returns the cluster and the task as given, without standbys resolved.
+    /// Returns the cluster and the task as given, in which standbys still count as tasks of their own.
     fn resolve_task(&self, default_job: Option<&str>) -> Result<(Cluster, TaskName), String> {
         let (cluster, configured) = self.cluster()?;
         let job = self.job.as_deref().or(configured.as_ref().map(|t| &*t.job)).or(default_job);
@@ -103,7 +103,8 @@ impl TaskFlags {
         Ok((cluster, task))
     }
 
-    /// Returns the cluster of the flags, or else of `TF_CONFIG`, and the task named by either.
+    /// Returns the cluster that the flags or else `TF_CONFIG` describe, and the task that `TF_CONFIG` or a whole
+    /// TF_CONFIG in `--cluster` names, if any.
     fn cluster(&self) -> Result<(Cluster, Option<TaskName>), String> {
         let configured = self.tf_config.as_deref().map(Cluster::from_tf_config).transpose();
         let configured = configured.map_err(|e| format!("TF_CONFIG: {e}"))?;

@@ -30,8 +30,7 @@ impl<'a> Layers<'a> {
         self.scope.bias_add(self.scope.matmul(x, weights), biases)
     }
 
-    /// Adds a convolution without biases, with filters of `size` rows and columns, a stride, and padded
-    /// edges.
+    /// Adds a convolution without biases, with filters of `size` rows and columns, stride `stride`, and SAME padding.
     pub(crate) fn conv(&self, name: &str, x: Output, filters: usize, size: usize, stride: i64) -> Output {
         let channels = self.size(x, 3);
         let shape = [size, size, channels, filters];
@@ -45,7 +44,7 @@ impl<'a> Layers<'a> {
         self.scope.bias_add(x, self.constant_vector(&format!("{name}/biases"), channels, 0.0))
     }
 
-    /// Normalises each channel over the batch (Ioffe and Szegedy, 2015). The ops returned by
+    /// Adds the normalisation of each channel over the batch (Ioffe and Szegedy, 2015). The ops returned by
     /// [`Layers::averages`] update the running averages of mean and variance.
     pub(crate) fn batch_norm(&self, name: &str, x: Output) -> Output {
         let channels = self.size(x, 3);
@@ -93,7 +92,7 @@ impl<'a> Layers<'a> {
         self.variables.get(name, DType::Float, &[size], &Initializer::Constant(first)).value
     }
 
-    /// Returns the size of an axis. An unknown size is an error of the graph.
+    /// Returns the size of an axis. An unknown size adds an error to the graph.
     pub(crate) fn size(&self, x: Output, axis: usize) -> usize {
         self.scope.shape(x).dim(axis).unwrap_or_else(|| {
             self.scope.fail(graph::Error::invalid(format!("axis {axis} of {x:?} has no size")));

@@ -6,11 +6,11 @@ use graph::{DType, Output};
 /// The weights of an LSTM layer. The gates are in the order input, forget, new value, output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lstm {
-    /// `[k, 4 units]`
+    /// The weights of the inputs, `[k, 4 units]`.
     pub(crate) inputs: Output,
-    /// `[units, 4 units]`
+    /// The weights of the previous output, `[units, 4 units]`.
     pub(crate) states: Output,
-    /// `[4 units]`
+    /// The biases of the gates, `[4 units]`.
     pub(crate) biases: Output,
 }
 

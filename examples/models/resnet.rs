@@ -4,8 +4,8 @@
 use super::Layers;
 use graph::Output;
 
-/// The size of a residual network: the number of blocks of each stage, and the channels of the first stage's
-/// filters.
+/// The size of a residual network: the number of blocks in each stage, the number of filters of the first stage's
+/// blocks, and the number of classes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResNet {
     pub(crate) blocks: [usize; 4],
@@ -13,11 +13,11 @@ pub(crate) struct ResNet {
     pub(crate) classes: usize,
 }
 
-/// Ratio of the channels of a block's output to those of its filters.
+/// Ratio of the number of channels of a block's output to the number of its filters.
 const EXPANSION: usize = 4;
 
 impl ResNet {
-    /// ResNet-50, for ImageNet's 1000 classes.
+    /// The size of ResNet-50, with ImageNet's 1000 classes.
     pub(crate) const FIFTY: ResNet = ResNet { blocks: [3, 4, 6, 3], width: 64, classes: 1000 };
 
     /// Returns the scores `[n, classes]` of images.
@@ -42,8 +42,8 @@ impl ResNet {
     }
 }
 
-/// Adds a bottleneck block: a 1 x 1 convolution to fewer channels, a 3 x 3 convolution, and a 1 x 1
-/// convolution to more channels. The block's input is added, projected if its shape differs.
+/// Adds a bottleneck block: a 1 x 1 convolution to fewer channels, a 3 x 3 convolution, and a 1 x 1 convolution to more
+/// channels. The block's input, projected if its shape differs from the output's, is added to the output.
 fn bottleneck(layers: &Layers<'_>, name: &str, x: Output, filters: usize, stride: i64) -> Output {
     let scope = layers.scope;
     let normal_conv = |part: &str, x, filters, size, stride| {

@@ -4,11 +4,12 @@ use super::Layers;
 use graph::{DType, Graph, NodeId, Output, Result, Scope, Shape, Tensor};
 use train::{Initializer, Optimizer, Strategy, Training, Variables};
 
-/// The training data: random inputs of this shape, and random labels.
+/// The training data: random inputs of shape `shape`, and random labels less than `classes`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch<'a> {
     pub(crate) shape: &'a [usize],
-    /// Number of labels: the first axis of the inputs, or their second axis if the first one is time.
+    /// Number of examples, each with a label: the size of the inputs' first axis, or of the second axis if the first
+    /// axis is time.
     pub(crate) examples: usize,
     pub(crate) classes: usize,
 }
@@ -20,10 +21,9 @@ pub(crate) struct Model {
     pub(crate) training: Training,
     /// The inputs of the batch.
     pub(crate) inputs: Output,
-    /// The op of a step, which also updates the running averages of the model.
+    /// The node that runs a training step and updates the model's running averages.
     pub(crate) step: NodeId,
-    /// The number of finished steps including this one, `int64`. Fetching it runs a step and waits for its
-    /// end.
+    /// The global step after a training step, `int64`. A fetch of this output runs a step and waits for its end.
     pub(crate) done: Output,
 }
 

@@ -1,5 +1,4 @@
-//! Parts shared by the examples of strategies: a model, and a cluster whose tasks are servers of this
-//! process.
+//! Code that the examples of training strategies share: a model, and a cluster whose tasks are servers in this process.
 #![allow(dead_code)]
 
 use anabranch::client::{Server, ServerConfig};
@@ -25,7 +24,8 @@ pub(crate) fn line(scope: &Scope, variables: &Variables, batch: &[Output]) -> Ou
     scope.mean(scope.square(error), &[0], false)
 }
 
-/// Returns batches of twenty from a hundred points on a line, repeated and in a different order each time.
+/// Returns an input of batches of twenty out of a hundred points on a line; the points are repeated without end, each
+/// time in another order.
 pub(crate) fn points(scope: &Scope) -> Fallible<Input> {
     let x: Vec<f32> = (0..100).map(|i| i as f32 / 100.0).collect();
     let y: Vec<f32> = x.iter().map(|x| 0.1 * x + 0.3).collect();
@@ -34,7 +34,7 @@ pub(crate) fn points(scope: &Scope) -> Fallible<Input> {
     Ok(points.batch(20, true).prefetch(2).input("points"))
 }
 
-/// Trains the line with a strategy, and returns `w` and `b`. The examples differ only in the strategy.
+/// Fits the line with a training strategy, and returns `w` and `b`.
 pub(crate) fn train(strategy: &Strategy, master: Master, is_chief: bool, steps: i64) -> Fallible<Vec<f32>> {
     let root = Scope::new();
     let (scope, for_variables) = strategy.scopes(&root);
@@ -56,8 +56,8 @@ pub(crate) fn train(strategy: &Strategy, master: Master, is_chief: bool, steps: 
     Ok(values?)
 }
 
-/// Trains with one thread for each worker, which is the client of its own task. Returns the result of the
-/// first worker, the chief.
+/// Trains with one thread for each worker; each thread is a client of its worker's task. Returns the result of worker
+/// 0, the chief.
 pub(crate) fn train_on(
     cluster: &InProcessCluster,
     strategy: impl Fn(u32) -> Strategy + Sync,
@@ -78,7 +78,7 @@ pub(crate) fn train_on(
     Ok(found.swap_remove(0))
 }
 
-/// A cluster whose tasks are servers of this process, each with its own port.
+/// A cluster whose tasks are servers of this process, each listening on its own port.
 pub(crate) struct InProcessCluster {
     runtime: Runtime,
     serving: Vec<tokio::task::JoinHandle<Result<(), Status>>>,
@@ -105,7 +105,7 @@ impl InProcessCluster {
             let mut stopped = stopped.clone();
             serving.push(runtime.spawn(async move {
                 let server = Server::in_runtime(config)?;
-                // An error means that the sender was dropped, which signals the same.
+                // An error means that the sender was dropped, which also stops the server.
                 let stop = async move { drop(stopped.wait_for(|stop| *stop).await) };
                 server.serve(listener, stop, Duration::from_secs(5)).await;
                 Ok(())

@@ -1,4 +1,4 @@
-//! `anabranch doctor`: lists the libraries that GPUs need, and which of them this machine has.
+//! `anabranch doctor`: lists the NVIDIA libraries that GPU support needs, and marks those that this machine has.
 
 use crate::command::output;
 use device::gpu_options::GpuSelection;

@@ -23,14 +23,13 @@ pub(crate) struct GraphFlags {
     /// A serialised GraphDef, or a graph in textual form (`.txt`); `-` is standard input
     file: PathBuf,
 
-    /// Place the graph on this cluster and split it by task: `ps=2;worker=4` has one CPU device for each
-    /// task, and in `ps=2;worker=4:2` each worker also has two GPUs. The devices of this machine do not
-    /// matter
+    /// Place the graph on this cluster and split it by task: `ps=2;worker=4` has one CPU device for each task, and in
+    /// `ps=2;worker=4:2` each worker also has two GPUs. The devices of this machine are not used
     #[arg(long)]
     cluster: Option<String>,
 
-    /// The task of the session's master (`/job:worker/task:0`), on which unconstrained nodes are placed. By
-    /// default that is the first device by name
+    /// The task of the session's master (`/job:worker/task:0`), on which unconstrained nodes are placed. By default
+    /// such nodes are on the first device by name
     #[arg(long, requires = "cluster")]
     master: Option<String>,
 
@@ -81,7 +80,7 @@ fn read(flags: &GraphFlags) -> Fallible<Graph> {
     Ok(graph_from_proto(def, &mut Budget::default()).map_err(|e| format!("{name}: {e}"))?)
 }
 
-/// Returns the printed partitions of the tasks of a cluster. Function calls are lowered first.
+/// Places a graph on a cluster and returns the printed partition of each task. Function calls are lowered before.
 fn placed(graph: &Graph, cluster: &str, flags: &GraphFlags) -> Fallible<String> {
     let graph = &lower(graph)?;
     let devices = devices(cluster)?;

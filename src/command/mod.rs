@@ -25,7 +25,7 @@ struct CommandFlags {
 enum Command {
     /// Inspect checkpoints, compare them, or convert them to other formats
     Ckpt(ckpt_command::CkptFlags),
-    /// Train a model on one or several devices, in one of many modes, and show where every node ran
+    /// Train a model on one or several devices, in one of several replication modes, and show where every node ran
     Demo(demo::DemoFlags),
     /// Print the NVIDIA libraries and GPUs of this machine, and their problems
     Doctor,
@@ -80,7 +80,7 @@ pub fn worker() -> ExitCode {
     serve::exit_code(serve::run(&flags.serve, None))
 }
 
-/// A master of a cluster, which must name it as a task (of job "master" unless --job says otherwise)
+/// A master of a cluster, which must name the master as a task (of job "master" unless --job says otherwise)
 #[derive(Debug, Parser)]
 #[command(name = "anabranch-master", version)]
 struct MasterFlags {

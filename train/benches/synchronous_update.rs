@@ -1,5 +1,6 @@
-//! The cost of a synchronous step compared with the same step in place: gradients in buffers, staged values and
-//! their commit, the chief, the token. All of it runs in one process, so that no network is measured.
+//! Benchmark of a synchronous training step (gradient buffers, staged values and their commit, the chief's thread, the
+//! token) against a step that updates the variables in place. Servers and replica run in one process, so no network is
+//! measured.
 
 use anabranch_train::{
     Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Strategy, SyncMode, Training,
@@ -12,7 +13,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The allocator of the binaries.
+/// The allocator of the server programs.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -21,7 +22,8 @@ type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;
 const WIDTH: usize = 64;
 const ROUNDS: usize = 7;
 
-/// The environment variable that makes the program run one side of one case and print its peak memory.
+/// The environment variable that makes the program run one round of one case, synchronous or in place, and print its
+/// peak memory.
 const SIDE_VARIABLE: &str = "ANABRANCH_BENCH_SIDE";
 
 /// A model whose step does little besides its update: a table with rows of 256 bytes.
@@ -31,7 +33,7 @@ struct UpdateCase {
     /// The number of rows with a gradient in a step; `None` for one dense gradient of all rows.
     touched: Option<usize>,
     optimizer: fn(f64) -> Optimizer,
-    /// The number of steps in a round.
+    /// The number of training steps in a timed round.
     steps: usize,
 }
 
@@ -45,7 +47,7 @@ const CASES: &[UpdateCase] = &[
     UpdateCase { name: "64 MiB, 16,384 rows, Adam", rows: 1 << 18, touched: Some(1 << 14), optimizer: Optimizer::adam, steps: 20 },
 ];
 
-/// One replica with its own server.
+/// A training session of one replica on a server of its own.
 struct Job {
     session: MonitoredSession,
     train: NodeId,
@@ -95,8 +97,8 @@ impl UpdateCase {
         Ok(start.elapsed().as_secs_f64() * 1e6 / self.steps as f64)
     }
 
-    /// Returns the times in microseconds of a step in place and of a synchronous step: medians over rounds
-    /// that alternate.
+    /// Returns the median times in microseconds of a step in place and of a synchronous step, measured in alternating
+    /// rounds.
     fn times(&self) -> Fallible<[f64; 2]> {
         let mut jobs = [self.start(false)?, self.start(true)?];
         let mut times = [Vec::new(), Vec::new()];
@@ -115,7 +117,7 @@ impl UpdateCase {
         }))
     }
 
-    /// Returns the peak memory in MiB of a process that runs one side.
+    /// Returns the peak memory in MiB of a process that runs one round, synchronous or in place.
     fn memory(&self, is_synchronous: bool) -> Fallible<f64> {
         let side = format!("{}/{is_synchronous}", self.name);
         let output = Command::new(std::env::current_exe()?).env(SIDE_VARIABLE, side).output()?;

@@ -5,15 +5,15 @@ use crate::initializer::number;
 use crate::variables::Variable;
 use graph::{DType, Output, Scope};
 
-/// The clipping of gradients. The elements of a sparse gradient are the values of its rows.
+/// The method that clips gradients. For a sparse gradient, elements and norm are those of the rows that it holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
     /// Limits each element to `min..=max`.
     Value { min: f64, max: f64 },
     /// Scales each variable's gradient to at most this Euclidean norm.
     Norm(f64),
-    /// Scales all gradients by one factor, so that the norm over all of them is at most this. If an element
-    /// is infinite or not a number, all elements become not a number, so that the failure stays visible.
+    /// Scales all gradients by one factor, so that the Euclidean norm over all gradients together is at most this. If
+    /// an element is infinite or not a number, all elements become not a number, so that the failure stays visible.
     GlobalNorm(f64),
 }
 
@@ -37,7 +37,7 @@ impl Clip {
                 let scale = |values: Output, all: Output| {
                     let all = scope.cast(all, scope.dtype(values));
                     let most = number(scope, scope.dtype(values), norm);
-                    // The difference is 0 for a finite norm. Infinity minus itself is not a number.
+                    // `all - all` is 0 for a finite norm, and not a number for an infinite one.
                     let finite = scope.add(scope.div(most, scope.maximum(all, most)), scope.sub(all, all));
                     scope.mul(values, finite)
                 };

@@ -1,4 +1,4 @@
-//! The coordination between replicas: none, synchronous steps, or bounded staleness.
+//! The coordination between replicas: independent workers, synchronous steps, or bounded staleness.
 
 use crate::gradient::Gradient;
 use crate::staleness::BoundedStaleness;
@@ -19,7 +19,7 @@ pub enum Coordination {
 }
 
 impl Coordination {
-    /// Adds a replica's training step with these gradients.
+    /// Adds the nodes of a replica's training step, which applies `gradients` or pushes them to the parameter servers.
     pub(crate) fn build(
         scope: &Scope,
         variables: &Variables,
@@ -59,7 +59,8 @@ impl Coordination {
         }
     }
 
-    /// Returns whether the replicas are synchronous, so that all variables are at one step between updates.
+    /// Returns whether the replicas are synchronous, so that between two updates all variables have the values of one
+    /// global step.
     pub fn is_synchronous(&self) -> bool {
         matches!(self, Coordination::Sync(_))
     }

@@ -38,7 +38,8 @@ impl Variables {
         }
     }
 
-    /// Adds a gather of rows on the variable's device, and registers the lookup for the gradient.
+    /// Adds a gather of the rows `ids` on the variable's device, and records the lookup, so that its gradient is
+    /// sparse.
     fn rows(&self, scope: &Scope, variable: &Variable, ids: Output) -> Output {
         let beside = scope.colocate_with(variable.handle.node);
         let rows = beside.resource_gather(variable.handle, ids, variable.dtype);
@@ -46,8 +47,8 @@ impl Variables {
         rows
     }
 
-    /// Adds a lookup in several parts: distributes the ids to the parts, gathers there, and restores the
-    /// order of the ids.
+    /// Adds a lookup in several parts: distributes the ids to the parts, gathers the rows on each part's device, and
+    /// restores the order of the ids.
     fn rows_of_parts(
         &self,
         scope: &Scope,
@@ -86,7 +87,7 @@ fn locate_rows(
         }
         PartitionStrategy::Div => {
             let rows: usize = parts.iter().map(|p| p.shape.dims().first().copied().unwrap_or(0)).sum();
-            // The first `longer` parts have one row more than the others.
+            // The first `longer` parts have one row more than the parts after them.
             let (each, longer) = (rows / parts.len(), rows % parts.len());
             let in_longer = scope.floor_div(ids, n(each + 1));
             let beyond = scope.sub(ids, n(longer));

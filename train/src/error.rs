@@ -3,7 +3,7 @@
 use graph::Code;
 use std::time::Duration;
 
-/// A failure of training, or of a component beside the training steps.
+/// A failure of training, or of a thread that runs beside the training steps, such as a queue runner.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The chief has not initialised these variables within the deadline.
@@ -41,21 +41,21 @@ pub enum Error {
     #[error("this replica does not lead '{name}' any more: its term {term} is over")]
     Deposed { name: String, term: i64 },
 
-    /// Steps were lost after this replica had left its training loop.
+    /// The job went back to an earlier step after this replica had left its training loop.
     #[error(
         "the job went back from step {from} to {to} after this replica had finished; started again, it goes on from there"
     )]
     StepsLost { from: i64, to: i64 },
 
-    /// New sessions have failed until the recovery deadline, and at least a few times.
+    /// Recovery in new sessions has failed until the recovery deadline.
     #[error("gave up after {retries} retries in {waited:?}: {cause}")]
     RetriesExhausted { retries: u32, waited: Duration, cause: Box<Error> },
 
-    /// Threads beside the steps did not end when they were asked to.
+    /// Threads of the training session (queue runners, hooks) did not end when they were asked to stop.
     #[error("these threads did not end within {waited:?}: {threads}", threads = names.join(", "))]
     ThreadsStillRunning { waited: Duration, names: Vec<String> },
 
-    /// A thread beside the steps has panicked.
+    /// A thread of the training session has panicked.
     #[error("the thread {thread} has panicked")]
     Panicked { thread: String },
 
@@ -96,8 +96,8 @@ impl Error {
         }
     }
 
-    /// Returns whether a new session may succeed where this one failed: a task has died or has been
-    /// restarted, or this replica has become or ceased to be the chief.
+    /// Returns whether training may go on in a new session after this error: a task has died or has been restarted, or
+    /// this replica has become or ceased to be the chief.
     pub fn is_transient(&self) -> bool {
         matches!(self.code(), Code::Aborted | Code::Unavailable)
     }

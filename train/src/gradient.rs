@@ -5,7 +5,7 @@ use crate::strategy::Averaging;
 use crate::variables::{Variable, Variables};
 use graph::{DType, Error, NodeId, Output, Result, Scope};
 
-/// The gradient with respect to one variable.
+/// The gradient of the loss with respect to one variable: dense, or sparse.
 #[derive(Clone, Copy, Debug)]
 pub enum Gradient {
     Dense(Output),
@@ -37,7 +37,7 @@ impl Gradient {
         }
     }
 
-    /// Returns the tensor that holds the values.
+    /// Returns the dense gradient's tensor, or the values of a sparse gradient's rows.
     pub(crate) fn values(self) -> Output {
         match self {
             Gradient::Dense(values) | Gradient::Sparse { values, .. } => values,
@@ -45,7 +45,7 @@ impl Gradient {
     }
 }
 
-/// Returns the distinct rows of a sparse gradient and the sum of the values for each.
+/// Returns the distinct row indices of a sparse gradient, and for each the sum of its values.
 pub(crate) fn deduplicated(scope: &Scope, indices: Output, values: Output) -> (Output, Output) {
     let [unique, positions] = scope.unique(indices);
     (unique, scope.unsorted_segment_sum(values, positions, scope.size_of(unique)))
@@ -85,13 +85,14 @@ pub(crate) fn of_loss(
     Ok(gradients)
 }
 
-/// Reshapes the values of looked-up rows to one axis of rows, whatever the rank of the indices.
+/// Reshapes the values of looked-up rows to `[rows, …]`: the axes of the lookup's indices become one axis.
 fn flat_rows(scope: &Scope, variable: &Variable, values: Output) -> Output {
     let inner = variable.shape.dims().iter().skip(1).map(|&d| d as i64);
     scope.reshape(values, &std::iter::once(-1).chain(inner).collect::<Vec<_>>())
 }
 
-/// Returns the sum of gradients of one variable, in their order. The sum is sparse if all gradients are.
+/// Returns the sum of the gradients of one variable, added in the order of `parts`. The sum is sparse if all gradients
+/// are.
 fn sum_of(scope: &Scope, variable: &Variable, parts: &[Gradient]) -> Option<Gradient> {
     let rows = |part: &Gradient| match part {
         Gradient::Sparse { indices, values } => Some((*indices, *values)),
@@ -110,8 +111,8 @@ fn sum_of(scope: &Scope, variable: &Variable, parts: &[Gradient]) -> Option<Grad
     Some(Gradient::Dense(scope.op("AddN").input(all).output()))
 }
 
-/// Returns the mean over towers of each variable's gradient, on the variable's device. The gradients are
-/// summed there, in the order of the towers, or between the towers beforehand.
+/// Returns the mean over towers of each variable's gradient, on the variable's device. The gradients are summed on that
+/// device, in the order of the towers, or, with [`Averaging::Nccl`], between the towers' GPUs.
 pub(crate) fn mean_over_towers(
     scope: &Scope,
     scopes: &[Scope],
@@ -133,8 +134,8 @@ pub(crate) fn mean_over_towers(
     first.iter().enumerate().filter_map(mean).collect()
 }
 
-/// Returns the sum of gradients on GPUs of one task, one in each scope. Every GPU takes part and receives the
-/// sum; the first GPU's copy is returned. Returns `None` if NCCL cannot sum them.
+/// Returns the sum of one variable's gradients, which are on several GPUs of one task, one for each of `scopes`. Every
+/// GPU takes part and receives the sum; the first GPU's copy is returned. Returns `None` if NCCL cannot sum them.
 fn sum_between(
     scopes: &[Scope],
     beside: &Scope,
@@ -162,12 +163,12 @@ fn sum_between(
     Some(Gradient::Dense(beside.control(&all).op("Identity").input(sum).output()))
 }
 
-/// Returns the mean from a sum of `count` terms.
+/// Adds the division of a sum of `count` terms by `count`, which gives the mean.
 fn divide(scope: &Scope, sum: Output, count: usize) -> Output {
     scope.mul(sum, number(scope, scope.dtype(sum), 1.0 / count as f64))
 }
 
-/// Returns the mean of tensors of one shape, summed in their order.
+/// Returns the mean of tensors of one shape, added in the order of `values`.
 pub(crate) fn mean_of(scope: &Scope, values: &[Output]) -> Output {
     match values {
         [only] => *only,

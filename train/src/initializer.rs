@@ -13,32 +13,33 @@ pub enum Initializer {
     Value(Tensor),
     /// The first value of another variable of the same type and shape.
     Like(Variable),
-    /// Uniform in ±limit with limit = sqrt(6 / (fan in + fan out)) (Glorot and Bengio, 2010). The fans are
-    /// the last two axes, times the size of the axes before them. Both fans of a vector are its only axis,
-    /// and both fans of a scalar are 1.
+    /// Uniform in ±limit with limit = sqrt(6 / (fan in + fan out)) (Glorot and Bengio, 2010). Fan in and fan out are
+    /// the sizes of the last two axes, each times the product of the sizes of the axes before them. Both fans of a
+    /// vector are its length, and both fans of a scalar are 1.
     GlorotUniform {
         seed: i64,
     },
-    /// Normal with mean 0 and standard deviation `stddev`; values beyond two deviations are drawn again.
+    /// Normal with mean 0 and standard deviation `stddev`; values beyond two standard deviations are drawn again.
     TruncatedNormal {
         stddev: f64,
         seed: i64,
     },
 }
 
-/// The part of a variable that is initialised. Fans and given values are those of the whole variable.
+/// The part of a partitioned variable that is initialised. The fans of [`Initializer::GlorotUniform`] and the tensor of
+/// [`Initializer::Value`] are those of the whole variable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VariablePart<'a> {
     /// The shape of the whole variable.
     pub(crate) whole: &'a Shape,
-    /// The start of the part in the whole; empty if the part is the whole.
+    /// The index of the part's first element along each axis of the whole variable; empty if the part is the whole.
     pub(crate) offset: &'a [usize],
     /// The index of the part, which is added to the seed so that parts draw different numbers.
     pub(crate) index: i64,
 }
 
 impl<'a> VariablePart<'a> {
-    /// Returns the whole variable as its only part.
+    /// Returns the part that is the whole of a variable that is not partitioned.
     pub(crate) fn all(whole: &'a Shape) -> VariablePart<'a> {
         VariablePart { whole, offset: &[], index: 0 }
     }
@@ -50,7 +51,7 @@ impl<'a> VariablePart<'a> {
 }
 
 impl Initializer {
-    /// Adds the nodes that compute the value of a part with shape `shape`.
+    /// Adds the nodes that compute the first value of a part with shape `shape`.
     pub(crate) fn build(&self, scope: &Scope, dtype: DType, shape: &Shape, part: VariablePart<'_>) -> Output {
         match self {
             Initializer::Zeros => filled(scope, dtype, shape, 0.0),
@@ -86,7 +87,7 @@ impl Initializer {
     }
 }
 
-/// Adds a random op, with `seed` as both of its seeds.
+/// Adds a random op whose attributes `seed` and `seed2` are both `seed`.
 fn random(scope: &Scope, op: &str, dtype: DType, shape: &Shape, seed: i64) -> Output {
     scope
         .op(op)
@@ -114,7 +115,7 @@ fn sizes(scope: &Scope, shape: &Shape) -> Output {
     }
 }
 
-/// Adds a scalar constant of a floating or integer type.
+/// Adds a scalar constant with `value` converted to `dtype`.
 pub(crate) fn number(scope: &Scope, dtype: DType, value: f64) -> Output {
     match dtype {
         DType::Float => scope.constant(value as f32),
@@ -138,7 +139,7 @@ pub(crate) fn strings(scope: &Scope, values: impl Iterator<Item = String>) -> Ou
     }
 }
 
-/// Returns fan in plus fan out of a variable's shape.
+/// Returns the sum of fan in and fan out of a variable with this shape, for [`Initializer::GlorotUniform`].
 fn fan_sum(shape: &Shape) -> f64 {
     match shape.dims() {
         [] => 2.0,

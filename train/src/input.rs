@@ -1,6 +1,6 @@
-//! Input pipelines: elements from memory or files, shuffled, batched, repeated, sharded over workers, and
-//! prefetched beside the steps, optionally to a device. They consist of TensorFlow's dataset ops, which run on
-//! the scope's device.
+//! Input pipelines: elements from memory or files, shuffled, batched, repeated, sharded over workers, and prefetched
+//! while steps run, optionally to a device. Pipelines consist of TensorFlow's dataset ops, which run on the scope's
+//! device.
 
 use crate::error::{Error, Result};
 use crate::initializer::strings;
@@ -15,14 +15,14 @@ pub struct Dataset {
     handle: Output,
     types: Vec<DType>,
     shapes: Vec<PartialShape>,
-    /// The defaults of the columns of CSV lines; empty if elements are not CSV lines.
+    /// The default value of each column of CSV lines; empty if elements are not CSV lines.
     columns: Vec<Tensor>,
 }
 
 /// An input pipeline with an iterator.
 #[derive(Clone, Debug)]
 pub struct Input {
-    /// Starts the pipeline at its first element. Each replica runs this, or uses [`Input::hook`].
+    /// Starts the pipeline at its first element. Each replica runs this node, or uses [`Input::hook`].
     pub initialize: NodeId,
     /// The components of the next element. A step that finds no element fails with `OutOfRange`, which ends
     /// training.
@@ -35,7 +35,8 @@ pub struct Input {
 const BUFFER: i64 = 256 << 10;
 
 impl Dataset {
-    /// Returns a dataset of one element for each index of the tensors' first axis, which must have one size.
+    /// Returns a dataset of one element for each index of the tensors' first axis, whose size must be the same for all
+    /// tensors.
     pub fn from_tensors(scope: &Scope, tensors: &[Tensor]) -> Dataset {
         let types: Vec<DType> = tensors.iter().map(Tensor::dtype).collect();
         let shapes: Vec<PartialShape> = tensors
@@ -63,8 +64,8 @@ impl Dataset {
         Ok(Dataset::from_tensors(scope, &tensors))
     }
 
-    /// Returns a dataset of the records of TFRecord files, one `string` each. The task on which the scope is
-    /// reads the files.
+    /// Returns a dataset of the records of TFRecord files, one `string` each. The task of the scope's device reads the
+    /// files.
     pub fn from_tf_record(scope: &Scope, files: &[&str]) -> Dataset {
         let (files, none) = (strings(scope, files.iter().map(|f| (*f).to_owned())), scope.constant(""));
         let call = scope.op("TFRecordDataset").input(files).input(none).input(scope.constant(BUFFER));
@@ -72,10 +73,10 @@ impl Dataset {
         Dataset { scope: scope.clone(), handle: call.output(), types, shapes, columns: Vec::new() }
     }
 
-    /// Returns a dataset of the lines of CSV files. Each default gives the type of a column and the value of
-    /// its empty fields: a vector of one element, or of none if a field must not be empty. The step that
-    /// takes a batch of lines parses it. The task on which the scope is reads the files, and skips the first
-    /// line of each if `has_header`.
+    /// Returns a dataset of the lines of CSV files. Each default gives the type of a column and the value of its empty
+    /// fields: a vector of one element, or of no element if the field must not be empty. The step that takes a batch of
+    /// lines parses it. The task of the scope's device reads the files, and skips the first line of each file if
+    /// `has_header`.
     pub fn from_csv(scope: &Scope, files: &[&str], has_header: bool, defaults: &[Tensor]) -> Dataset {
         let of_file = |file: &&str| {
             let names = strings(scope, std::iter::once((*file).to_owned()));
@@ -96,7 +97,8 @@ impl Dataset {
         })
     }
 
-    /// Returns the elements whose position is `index` modulo `count`: the share of one of `count` workers.
+    /// Returns the elements whose index in the dataset is `index` modulo `count`: the share of worker `index` of
+    /// `count` workers.
     pub fn shard(&self, count: u32, index: u32) -> Dataset {
         self.apply("ShardDataset", &[i64::from(count).into(), i64::from(index).into()])
     }
@@ -117,8 +119,8 @@ impl Dataset {
         self.apply("TakeDataset", &[count.into()])
     }
 
-    /// Combines `size` elements into one along a new first axis. The last batch has fewer, unless it is
-    /// dropped.
+    /// Combines `size` elements into one along a new first axis. A last batch of fewer elements is dropped if
+    /// `drop_remainder`.
     pub fn batch(&self, size: i64, drop_remainder: bool) -> Dataset {
         let known = drop_remainder.then(|| usize::try_from(size).ok()).flatten();
         let outer = |shape: &PartialShape| match shape.rank() {
@@ -132,7 +134,7 @@ impl Dataset {
         Dataset { handle, ..batched }
     }
 
-    /// Prefetches up to `elements` elements beside the steps.
+    /// Prefetches up to `elements` elements on a separate thread while steps run.
     pub fn prefetch(&self, elements: i64) -> Dataset {
         self.apply("PrefetchDataset", &[elements.into()])
     }
@@ -162,7 +164,7 @@ impl Dataset {
         Input { next, initialize, runners: Vec::new() }
     }
 
-    /// Applies a dataset op that keeps types and shapes.
+    /// Applies a dataset op whose elements have the types and shapes of this dataset's elements.
     fn apply(&self, op: &str, arguments: &[Tensor]) -> Dataset {
         Dataset { handle: self.add_op(self.handle, op, arguments), ..self.clone() }
     }

@@ -38,14 +38,14 @@ pub enum LearningRate {
         power: f64,
         cycle: bool,
     },
-    /// Half a period of a cosine, from `initial` down to `alpha * initial`.
+    /// From `initial` down to `alpha * initial` along half a period of a cosine, in `decay_steps` steps.
     CosineDecay {
         initial: f64,
         decay_steps: u64,
         alpha: f64,
     },
-    /// `values[0]` up to and including step `boundaries[0]`, then `values[1]`, …: there is one value more
-    /// than boundaries.
+    /// `values[0]` up to and including step `boundaries[0]`, then `values[1]`, …: `values` has one element more than
+    /// `boundaries`.
     PiecewiseConstant {
         boundaries: Vec<i64>,
         values: Vec<f64>,

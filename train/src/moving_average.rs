@@ -12,7 +12,8 @@ use graph::{DType, NodeId, Scope};
 pub struct MovingAverage {
     /// The decay, close to 1: 0.999 averages over about a thousand steps.
     pub decay: f64,
-    /// True if early steps count more: the decay is then at most `(1 + step) / (10 + step)`.
+    /// True if the decay is limited to `(1 + step) / (10 + step)`, so that the average follows the variable quickly in
+    /// early steps.
     pub warms_up: bool,
 }
 
@@ -22,8 +23,8 @@ impl MovingAverage {
         format!("{variable}/ExponentialMovingAverage")
     }
 
-    /// Adds the updates of the averages of all trained variables, each after the given changes of its
-    /// variable and on its device.
+    /// Adds the updates of the averages of all trained variables, each on its variable's device and after the nodes in
+    /// `changes` that write the variable.
     pub(crate) fn changes(
         self,
         scope: &Scope,

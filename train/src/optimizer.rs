@@ -7,8 +7,8 @@ use crate::sync::{UpdateMode, WriteTarget};
 use crate::variables::{Variable, Variables};
 use graph::{DType, NodeId, Output, Scope};
 
-/// An optimizer with its hyperparameters, which have TensorFlow's names and defaults. Sparse gradients change
-/// only their rows; with Adam, all rows change, because the moments of every row decay.
+/// An optimizer with its hyperparameters, which have TensorFlow's names and defaults. A sparse gradient changes only
+/// its own rows, except with Adam, which changes all rows because the moments of every row decay.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Optimizer {
     GradientDescent {
@@ -135,8 +135,8 @@ impl Optimizer {
         changes
     }
 
-    /// Returns the powers of Adam's betas that correct its first steps, with their betas: one pair of
-    /// variables for a model, on the device of its first variable. Other optimizers have none.
+    /// Returns Adam's variables `beta1_power` and `beta2_power`, each with its beta: one pair for a model, on the
+    /// device of the first variable with a gradient. Optimizers other than Adam have none.
     fn powers(&self, variables: &Variables, gradients: &[(Variable, Gradient)]) -> Vec<(Variable, f64)> {
         let (Optimizer::Adam { beta1, beta2, .. }, Some((first, _))) = (self, gradients.first()) else {
             return Vec::new();
@@ -150,7 +150,7 @@ impl Optimizer {
     }
 }
 
-/// The update of one variable, on its device.
+/// A builder of the nodes that update one variable, on the variable's device.
 struct VariableUpdate<'a> {
     scope: &'a Scope,
     variables: &'a Variables,
@@ -162,7 +162,7 @@ struct VariableUpdate<'a> {
 }
 
 impl VariableUpdate<'_> {
-    /// Adds the update by `optimizer`.
+    /// Adds the nodes that update the variable by `optimizer`.
     fn add(&self, optimizer: &Optimizer, gradient: Gradient) -> NodeId {
         match *optimizer {
             Optimizer::GradientDescent { .. } => self.descend(gradient),
@@ -189,7 +189,7 @@ impl VariableUpdate<'_> {
         }
     }
 
-    /// Adds the update by gradient descent.
+    /// Adds the nodes that update the variable by gradient descent.
     fn descend(&self, gradient: Gradient) -> NodeId {
         let scope = self.scope;
         match gradient {
@@ -205,8 +205,8 @@ impl VariableUpdate<'_> {
         }
     }
 
-    /// Returns the target of writes to rows that may occur more than once, and the indices of the rows in the
-    /// target.
+    /// Returns the variable to write the rows `indices` to, the variable itself or its staged value, and the indices of
+    /// the rows in it. A row may occur more than once.
     fn target_of_rows(&self, indices: Output) -> (WriteTarget, Output) {
         if !self.mode.can_stage_rows() {
             return (self.mode.whole_target(self.scope, self.variable), indices);
@@ -216,8 +216,8 @@ impl VariableUpdate<'_> {
         (targets[0], self.scope.gather(indices_in_target, position, 0))
     }
 
-    /// Adds the dense or sparse form of an update op. Its inputs are the variable and its slots, `before`,
-    /// the gradient, and `after`.
+    /// Adds the dense or sparse form of an update op. The op's inputs are the handles of the variable and of its slots,
+    /// then `before`, the gradient, and `after`.
     fn op(
         &self,
         name: &str,
@@ -248,7 +248,7 @@ impl VariableUpdate<'_> {
         flags.iter().fold(call, |call, (flag, value)| call.attr(flag, *value)).node()
     }
 
-    /// Adds the update by Adam.
+    /// Adds the nodes that update the variable by Adam.
     fn adam(&self, gradient: Gradient, beta1: f64, beta2: f64, epsilon: f64) -> NodeId {
         let (m, v) = (self.slot("Adam", 0.0), self.slot("Adam_1", 0.0));
         let powers: Vec<Output> =
@@ -261,7 +261,8 @@ impl VariableUpdate<'_> {
             }
             Gradient::Sparse { indices, values } => deduplicated(self.scope, indices, values),
         };
-        // No op computes this case: the moments of all rows decay, and those of some rows increase.
+        // No single op applies a sparse gradient by Adam: the moments of all rows decay, and the moments of the
+        // gradient's rows increase.
         let scope = self.scope;
         let one = || self.number(1.0);
         let correction = match powers[..] {

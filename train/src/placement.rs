@@ -8,17 +8,17 @@ use std::sync::Arc;
 /// The rule that assigns each variable to a parameter server. All replicas of a job must use the same rule.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum VariablePlacement {
-    /// The parameter servers in turn.
+    /// Round robin: each variable goes to the next parameter server.
     #[default]
     RoundRobin,
-    /// The parameter server with the fewest bytes so far.
+    /// Each variable goes to the parameter server with the fewest bytes of variables so far.
     GreedyByBytes,
-    /// The parameter server with the least cost so far.
+    /// Each variable goes to the parameter server with the least total cost so far.
     GreedyByCost(VariableCost),
 }
 
-/// The load that a variable adds to its parameter server: a function of the handle node, which has the
-/// variable's name, `dtype` and `shape`. Two costs are equal if one is a clone of the other.
+/// The load that a variable adds to its parameter server: a function of the variable's handle node, which has its name,
+/// `dtype` and `shape`. Two costs are equal if one is a clone of the other.
 #[derive(Clone)]
 pub struct VariableCost(Arc<dyn Fn(&Node) -> f64 + Send + Sync>);
 

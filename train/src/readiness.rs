@@ -17,7 +17,7 @@ pub fn wait_until_initialized(
     wait_until_none(deadline, || missing(session, probes))
 }
 
-/// Calls `missing` with growing pauses until it returns no names.
+/// Calls `missing` with growing pauses until it returns no variable names.
 pub(crate) fn wait_until_none(deadline: Duration, missing: impl Fn() -> Result<Vec<String>>) -> Result<()> {
     let started = Instant::now();
     let mut pause = Duration::from_millis(5);

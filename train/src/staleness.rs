@@ -9,7 +9,7 @@ use client::Session;
 use graph::{DType, NodeId, Output, Scope};
 use std::time::{Duration, Instant};
 
-/// The clock of a worker that has finished, which holds no other worker back.
+/// The clock of a worker that has finished, so that no other worker waits for it.
 const FINISHED: i64 = i64::MAX;
 
 /// A replica under bounded staleness.
@@ -24,14 +24,14 @@ pub struct BoundedStaleness {
     is_open: Output,
     pub(crate) initialize: NodeId,
     finish: NodeId,
-    /// Sets this worker's clock to the fed `number`.
+    /// Sets this worker's clock to `number`, a vector of one `int64` to be fed.
     set: NodeId,
     number: Output,
 }
 
 impl BoundedStaleness {
-    /// Adds the clocks, and a node that counts a step of this worker after `updated`. Returns the node that
-    /// ends when both are done.
+    /// Adds the vector of clocks, and a node that adds 1 to this worker's clock after the update `updated`. Returns a
+    /// node that ends when update and count are done.
     pub(crate) fn build(
         scope: &Scope,
         variables: &Variables,
@@ -71,7 +71,7 @@ impl BoundedStaleness {
         Ok(session.run(&[], &[self.is_open], &[])?[0].item::<graph::Bool8>()?.get())
     }
 
-    /// Sets this worker's clock to that of the slowest other worker, if it is behind.
+    /// Sets this worker's clock to that of the slowest other worker, if this worker's clock is behind that.
     pub(crate) fn join(&self, session: &Session) -> Result<()> {
         let clocks = self.clocks(session)?;
         let others = clocks.iter().enumerate().filter(|(w, clock)| *w != self.worker && **clock != FINISHED);
@@ -123,7 +123,7 @@ impl BoundedStaleness {
         Ok(())
     }
 
-    /// Reads the clocks.
+    /// Returns the clocks of all workers.
     fn clocks(&self, session: &Session) -> Result<Vec<i64>> {
         Ok(session.run(&[], &[self.clocks], &[])?[0].to_i64s()?)
     }

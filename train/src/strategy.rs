@@ -1,4 +1,5 @@
-//! Strategies: one model function on one device, on towers in one graph, or with parameter servers.
+//! Strategies: the distribution of one model function over one device, over towers in one graph, or over workers with
+//! parameter servers.
 
 use crate::clip::Clip;
 use crate::moving_average::MovingAverage;
@@ -75,7 +76,7 @@ pub struct UpdateOptions {
 }
 
 impl Strategy {
-    /// Returns the scope of a replica's nodes and the scope of its variables.
+    /// Returns the scope in which a replica adds its nodes, and the scope in which it creates variables.
     pub fn scopes(&self, scope: &Scope) -> (Scope, Scope) {
         match self {
             Strategy::Local => (scope.clone(), scope.clone()),
@@ -104,7 +105,7 @@ impl Strategy {
         }
     }
 
-    /// Returns the index of this replica's worker and its synchronisation with the others.
+    /// Returns the index of this replica's worker, and the synchronisation between the workers.
     pub(crate) fn worker_and_sync(&self) -> (u32, SyncMode) {
         match self {
             Strategy::Local | Strategy::Towers { .. } => (0, SyncMode::Async),
@@ -150,7 +151,7 @@ impl Strategy {
         }
     }
 
-    /// Returns the scope and the inputs of each tower in this graph.
+    /// Returns the scope of each tower and its share of the inputs; one tower for strategies without towers.
     fn towers(&self, scope: &Scope, inputs: &[Output]) -> Result<Vec<(Scope, Vec<Output>)>> {
         let Strategy::Towers { devices, averaging, .. } = self else {
             return Ok(vec![(scope.clone(), inputs.to_vec())]);

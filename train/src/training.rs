@@ -17,15 +17,15 @@ pub struct Training {
     /// One training step of this replica. A synchronous step ends when the chief has updated the variables,
     /// which happens only while a [`MonitoredSession`](crate::MonitoredSession) of the chief runs.
     pub train: NodeId,
-    /// The loss of the step, averaged over the towers.
+    /// The loss of the step, the mean over the towers.
     pub loss: Output,
     /// The number of steps done by all replicas together, `int64`.
     pub global_step: Output,
-    /// The global step after `train`; a fetch of this output runs `train`.
+    /// The global step read after `train`; a fetch of this output also runs `train`.
     pub step_done: Output,
-    /// For each variable its name and a scalar `bool`: true if the variable has a value.
+    /// The name of each variable, with a scalar `bool` that is true if the variable has a value.
     pub probes: Vec<(String, Output)>,
-    /// The coordination of this replica with the others.
+    /// The nodes that coordinate this replica with the other replicas.
     pub coordination: Coordination,
 }
 
@@ -37,8 +37,8 @@ pub(crate) struct UpdateRule<'a> {
 }
 
 impl UpdateRule<'_> {
-    /// Adds one update of the variables, then of their averages, then of the global step. Returns a node that
-    /// ends when all are done.
+    /// Adds one update of the variables, of their moving averages, and of the global step, in this order. Returns a
+    /// node that ends when all updates are done.
     pub(crate) fn apply(
         &self,
         scope: &Scope,
@@ -53,8 +53,8 @@ impl UpdateRule<'_> {
         scope.group(&[last, counted])
     }
 
-    /// Adds the writes of the variables and of their averages in the given mode. Returns each write with the
-    /// variable on whose device it runs.
+    /// Adds the nodes that write the variables and their moving averages, in place or staged according to `mode`.
+    /// Returns each write with the variable on whose device it runs.
     pub(crate) fn changes(
         &self,
         scope: &Scope,

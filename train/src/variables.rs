@@ -13,15 +13,15 @@ pub struct Variable {
     pub name: String,
     pub dtype: DType,
     pub shape: Shape,
-    /// The resource handle.
+    /// The output of the node that holds the variable's resource handle.
     pub handle: Output,
-    /// The value at the time when the step reads it.
+    /// The output of a node that reads the value in each step.
     pub value: Output,
     /// The node that assigns the first value.
     pub initializer: NodeId,
     /// True if optimizers update the variable.
     pub trainable: bool,
-    /// The position in the partitioned variable, if this is a part of one.
+    /// The position in the partitioned variable, if the variable is a part of one.
     pub slice: Option<VariableSlice>,
 }
 
@@ -32,18 +32,18 @@ pub struct VariableSlice {
     pub name: String,
     /// The shape of the whole variable.
     pub shape: Shape,
-    /// The start of the part in the whole variable.
+    /// The index of the part's first element along each axis of the whole variable.
     pub offset: Vec<usize>,
 }
 
-/// An embedding lookup in a variable.
+/// A gather of rows of a variable, whose gradient is sparse.
 #[derive(Clone, Debug)]
 pub(crate) struct Lookup {
-    /// The name of the variable.
+    /// The name of the variable that is looked up.
     pub(crate) variable: String,
-    /// The indices of the rows, in any shape.
+    /// The indices of the gathered rows, a tensor of any shape.
     pub(crate) indices: Output,
-    /// The values of the rows.
+    /// The values of the gathered rows.
     pub(crate) rows: Output,
 }
 
@@ -162,7 +162,7 @@ impl Variables {
         &self.scope
     }
 
-    /// Returns the same collection with a scope that places new variables on the device of `variable`.
+    /// Returns this collection with a scope that places new variables on the device of `variable`.
     pub(crate) fn beside(&self, variable: &Variable) -> Variables {
         Variables { scope: self.scope.colocate_with(variable.handle.node), registry: self.registry.clone() }
     }
@@ -188,7 +188,7 @@ impl Variables {
         self.registry.borrow().variables.iter().find(|v| v.name == name).cloned()
     }
 
-    /// Returns every variable, with each part separately, in the order of creation.
+    /// Returns all variables in the order of creation; each part of a partitioned variable is a variable of its own.
     pub fn all(&self) -> Vec<Variable> {
         self.registry.borrow().variables.clone()
     }
@@ -204,7 +204,7 @@ impl Variables {
         self.scope.group(&all)
     }
 
-    /// Returns the name of each variable with a scalar `bool`: true if the variable has a value.
+    /// Returns the name of each variable, with a scalar `bool` that is true if the variable has a value.
     pub fn are_initialized(&self) -> Vec<(String, Output)> {
         let probe = |v: &Variable| {
             let probe = self.scope.op("VarIsInitializedOp").input(v.handle).output();

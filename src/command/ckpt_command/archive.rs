@@ -11,13 +11,13 @@ const CENTRAL: u32 = 0x0201_4b50;
 const END: u32 = 0x0605_4b50;
 const STORED: u16 = 0;
 const DEFLATED: u16 = 8;
-/// 1980-01-01, the earliest date of the format.
+/// The date 1980-01-01, the earliest in the zip format.
 const DATE: u16 = 0x21;
 
-/// Encodes an archive of these files.
+/// Returns an archive of files, given as names and contents.
 ///
 /// # Errors
-/// If the archive would be larger than 4 GiB, the limit of this form of the format.
+/// If the archive would be larger than 4 GiB, the limit of the zip format without the Zip64 extension.
 pub(super) fn encode(files: &[(String, Vec<u8>)]) -> Fallible<Vec<u8>> {
     let (mut out, mut central) = (Vec::new(), Vec::new());
     for (name, bytes) in files {
@@ -27,7 +27,7 @@ pub(super) fn encode(files: &[(String, Vec<u8>)]) -> Fallible<Vec<u8>> {
         let size = u32::try_from(bytes.len()).map_err(|_| format!("{name} is larger than 4 GiB"))?;
         let length = u16::try_from(name.len()).map_err(|_| format!("{name} is too long a name"))?;
         let mut common = Vec::new();
-        // Version, flags (names are UTF-8), method, time, date.
+        // The header fields: version, flags (names are UTF-8), compression method, time, date.
         [20, 1 << 11, STORED, 0, DATE].iter().for_each(|v: &u16| common.extend(v.to_le_bytes()));
         [crc.sum(), size, size].iter().for_each(|v| common.extend(v.to_le_bytes()));
         [length, 0].iter().for_each(|v| common.extend(v.to_le_bytes()));
@@ -38,7 +38,7 @@ pub(super) fn encode(files: &[(String, Vec<u8>)]) -> Fallible<Vec<u8>> {
         central.extend(CENTRAL.to_le_bytes());
         central.extend(20u16.to_le_bytes());
         central.extend(&common);
-        // No comment, disk 0, no attributes.
+        // The file has no comment, is on disk 0, and has no attributes.
         central.extend([0; 10]);
         central.extend(offset.to_le_bytes());
         central.extend(name.as_bytes());
@@ -54,7 +54,7 @@ pub(super) fn encode(files: &[(String, Vec<u8>)]) -> Fallible<Vec<u8>> {
     Ok(out)
 }
 
-/// Decodes the files of an archive.
+/// Returns the names and contents of the files in an archive.
 pub(super) fn decode(bytes: &[u8]) -> Fallible<Vec<(String, Vec<u8>)>> {
     let malformed = || "is no zip archive";
     let end = bytes.windows(4).rposition(|w| w == END.to_le_bytes()).ok_or_else(malformed)?;

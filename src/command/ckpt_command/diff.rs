@@ -47,7 +47,7 @@ fn compare(a: &Tensor, b: &Tensor) -> Fallible<Option<String>> {
     Ok(Some(largest.map_or("values differ".to_owned(), |by| format!("values differ by {by:e} at most"))))
 }
 
-/// Returns the largest absolute difference, or NaN if a difference is NaN.
+/// Returns the largest absolute difference of two corresponding elements, or NaN if a difference is NaN.
 fn largest<T: Copy + Into<f64>>(a: &[T], b: &[T]) -> Option<f64> {
     let distance = |(a, b): (&T, &T)| ((*a).into() - (*b).into()).abs();
     a.iter().zip(b).map(distance).reduce(|most, d| if d > most || d.is_nan() { d } else { most })

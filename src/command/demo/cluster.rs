@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time after which a task that does not listen has failed.
+/// Time after its start at which a task that does not listen yet counts as failed.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Time after which a task that was asked to stop is killed.
@@ -77,12 +77,12 @@ impl Cluster {
     }
 }
 
-/// Kills the tasks that still run after an error.
+/// Kills the tasks that still run, which happens only after an error.
 impl Drop for Cluster {
     fn drop(&mut self) {
         for task in &mut self.tasks {
             if let Ok(None) = task.process.try_wait() {
-                // The task may have ended meanwhile.
+                // The error is ignored, because the task may have ended meanwhile.
                 let _ = task.process.kill();
                 let _ = task.process.wait();
             }

@@ -14,17 +14,17 @@ pub(super) enum Mode {
     InGraph,
     /// Two parameter servers and two workers, started as processes, with asynchronous workers
     BetweenGraph,
-    /// The same with synchronous workers: one update with the mean of their gradients
+    /// Two parameter servers and two synchronous workers: one update for each step, with the mean of both gradients
     Synchronous,
-    /// The same, by TensorFlow's accumulators and token queue
+    /// Like synchronous, with TensorFlow's accumulators and token queue
     Accumulators,
-    /// Three synchronous workers, where each step waits for the first two
+    /// Three synchronous workers, where each step takes the first two gradients
     Backup,
-    /// Asynchronous, but no worker more than three steps ahead of the slowest
+    /// Asynchronous workers, none of them more than three steps ahead of the slowest
     BoundedStaleness,
 }
 
-/// The device on which a model is computed.
+/// The rule that decides on which device a model is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compute {
     /// The device that the placer chooses.
@@ -34,7 +34,7 @@ pub(super) enum Compute {
 }
 
 impl Compute {
-    /// Returns the scope of the model's nodes within the replica's scope.
+    /// Returns the scope for the model's nodes, derived from the scope of its replica.
     pub(super) fn scope(self, replica: &Scope) -> Scope {
         match self {
             Compute::Anywhere => replica.clone(),
@@ -42,14 +42,14 @@ impl Compute {
         }
     }
 
-    /// Returns the session options. With a GPU, nodes without a GPU kernel are placed on the CPU.
+    /// Returns the session options. If a GPU computes the model, nodes without a GPU kernel are placed on the CPU.
     pub(super) fn session(self) -> SessionOptions {
         let config = pb::ConfigProto { allow_soft_placement: self == Compute::OnGpu, ..Default::default() };
         SessionOptions { config, ..SessionOptions::default() }
     }
 }
 
-/// Number of towers, or of workers that a step or the job needs.
+/// Number of towers, or of workers whose gradients a step needs.
 pub(super) const REPLICAS: u32 = 2;
 
 /// Number of parameter servers.
@@ -62,7 +62,7 @@ const BACKUP: u32 = 1;
 const AHEAD: u32 = 3;
 
 impl Mode {
-    /// Returns the training strategy of the client with number `worker`.
+    /// Returns the training strategy of the client with index `worker`.
     pub(super) fn strategy(self, worker: u32) -> Strategy {
         let sync = match self {
             Mode::Local => return Strategy::Local,
@@ -84,11 +84,12 @@ impl Mode {
         Strategy::ParameterServer { ps_tasks: SERVERS, worker, placement, sync }
     }
 
-    /// Returns the number of CPU devices if the mode runs within this process.
+    /// Returns the number of CPU devices of this process if the mode runs within it, or `None` for modes with server
+    /// processes.
     pub(super) fn devices_of_one_process(self) -> Option<u32> {
         match self {
             Mode::Local => Some(1),
-            // One device is for the variables.
+            // One device more than towers holds the variables.
             Mode::InGraph => Some(REPLICAS + 1),
             _ => None,
         }

@@ -3,7 +3,7 @@
 use graph::{Output, Scope, Tensor};
 use train::{LearningRate, Optimizer, Variables};
 
-/// A set of examples, with the first axis of every tensor as the axis of examples.
+/// A set of `n` examples: the first axis of every tensor has one entry for each example.
 #[derive(Clone, Debug)]
 pub(super) struct Examples {
     pub(super) features: Vec<Tensor>,
@@ -11,22 +11,22 @@ pub(super) struct Examples {
     pub(super) labels: Tensor,
 }
 
-/// A model function, which computes the scores of each class, `[n, classes]`, from a batch's features and
-/// from variables requested by name.
+/// A model function, which computes the score of each class, `[n, classes]`, from a batch's features and from variables
+/// requested by name.
 pub(super) type Scores = fn(&Scope, &Variables, &[Output]) -> Output;
 
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
-    /// Name of the examples in the report.
+    /// Plural noun for the examples in the report, such as "digits".
     pub(super) name: &'static str,
     pub(super) training: Examples,
     pub(super) held_out: Examples,
     pub(super) scores: Scores,
     pub(super) optimizer: fn(LearningRate) -> Optimizer,
-    /// The peak learning rate. It decays to 0 at the last step, so that the final loss does not depend on the
-    /// last examples.
+    /// The peak learning rate. The rate decays to 0 at the last step, so that the result does not depend much on the
+    /// examples of the last steps.
     pub(super) rate: f64,
-    /// Default number of steps.
+    /// Default number of training steps.
     pub(super) steps: u64,
     pub(super) batch: usize,
 }

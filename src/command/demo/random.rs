@@ -13,12 +13,12 @@ impl Sequence {
         z ^ (z >> 31)
     }
 
-    /// Returns a number less than `bound`.
+    /// Returns the next number of the sequence as an integer less than `bound`.
     pub(super) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
     }
 
-    /// Returns a number that is at least 0 and less than 1.
+    /// Returns the next number of the sequence as a float that is at least 0 and less than 1.
     pub(super) fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 24) as f32
     }

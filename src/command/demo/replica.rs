@@ -15,13 +15,13 @@ use train::{
 
 type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Seed of the order of examples.
+/// Seed of the shuffle of the training examples.
 const SEED: i64 = 1998;
 
-/// Divisor of the number of steps that gives the length of the warm-up to the full learning rate.
+/// Inverse of the fraction of steps in which the learning rate is warmed up.
 const WARMUP: u64 = 4;
 
-/// Batches that are prefetched.
+/// Number of batches that are prefetched.
 const AHEAD: i64 = 4;
 
 #[derive(Debug)]
@@ -37,7 +37,8 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    /// Builds a replica. `batch` is the number of examples of all replicas that make a step together.
+    /// Builds a replica. `batch` is the number of examples in a step: of all workers together if they are synchronous,
+    /// otherwise of one worker.
     pub(super) fn build(
         problem: &Problem,
         mode: Mode,
@@ -92,12 +93,11 @@ impl Replica {
         Ok(outcome)
     }
 
-    /// Computes the accuracy on held-out examples, the devices that computed it, and the device of each
-    /// variable.
+    /// Counts the held-out examples that are classified correctly, and returns the count, the devices that computed it,
+    /// and the device of each variable.
     fn evaluate(&self, problem: &Problem, session: &Session) -> Fallible<Outcome> {
         let options = pb::RunOptions { output_partition_graphs: true, ..Default::default() };
-        // With every variable's probe as a target, all variables are among the nodes whose devices the step
-        // reports.
+        // Every variable's probe is a target, so that the partition graphs that the step returns contain all variables.
         let step = session.step().fetch(self.guesses).fetch(self.training.global_step);
         let step = self.training.probes.iter().fold(step, |step, (_, probe)| step.target(*probe));
         let outcome = step.options(options).run()?;
@@ -127,8 +127,8 @@ impl Replica {
     }
 }
 
-/// Returns the input of a client. The order of all examples is the same in every mode, and they are dealt to
-/// the clients in turn: the batches of synchronous clients together equal the batch of a single client.
+/// Returns the input of a client. Every mode shuffles the examples in the same order, and batches go to the clients in
+/// turn: the batches of synchronous clients in a step together equal the batch of a single client.
 fn examples(scope: &Scope, problem: &Problem, mode: Mode, worker: u32, batch: usize) -> Input {
     let all: Vec<Tensor> = problem.training.tensors();
     let shuffled = Dataset::from_tensors(scope, &all).shuffle(problem.training.len() as i64, SEED);
@@ -153,7 +153,7 @@ mod tests {
                 let nodes = step.nodes().filter(|(_, node)| node.op.name() == op);
                 nodes.map(|(_, node)| node.device.contains("GPU:0")).collect()
             };
-            // Two layers for the batch, or for each tower's share of it, and two for the held-out examples.
+            // The graph has two layers for each loss, and two layers for the held-out examples.
             let softmaxes = asks("SparseSoftmaxCrossEntropyWithLogits");
             assert!(!softmaxes.is_empty() && softmaxes.iter().all(|&asks| asks), "{mode:?}");
             let products = asks("BiasAdd");

@@ -31,7 +31,7 @@ impl Progress {
         }
     }
 
-    /// Returns a hook that shows the steps of a replica with this loss.
+    /// Returns a hook that shows a replica's global step and `loss` in the progress bar.
     pub(super) fn hook(&self, loss: Output) -> impl Hook + use<> {
         ProgressHook { bar: self.bar.clone(), loss }
     }
@@ -56,7 +56,7 @@ impl Hook for ProgressHook {
 
     fn after_run(&mut self, _: &HookContext<'_>, run: &RunValues<'_>) -> train::Result<()> {
         if let Some(step) = run.global_step.and_then(|step| u64::try_from(step).ok()) {
-            // Replicas report their steps in any order.
+            // Replicas report global steps out of order, so the position never goes back.
             self.bar.set_position(step.max(self.bar.position()));
         }
         if let Some(loss) = run.values.first().map(Tensor::item::<f32>).transpose()? {
@@ -71,13 +71,13 @@ impl Hook for ProgressHook {
 pub(super) struct Outcome {
     pub(super) correct: usize,
     pub(super) evaluated: usize,
-    /// Name of the examples.
+    /// Plural noun for the examples, such as "digits".
     pub(super) examples: &'static str,
-    /// Steps of all replicas, from the shared global step.
+    /// Number of steps of all replicas together: the final global step.
     pub(super) steps: i64,
-    /// Devices that ran the evaluation, with their numbers of nodes.
+    /// Devices that ran the evaluation, with the number of nodes on each.
     pub(super) nodes: Vec<(String, usize)>,
-    /// Variables and the devices that hold them.
+    /// Names of the variables, with the device that holds each.
     pub(super) variables: Vec<(String, String)>,
 }
 
@@ -96,7 +96,7 @@ pub(super) fn print(outcome: &Outcome) {
     );
     let nodes: Vec<String> =
         outcome.nodes.iter().map(|(device, count)| format!("{device} ({count})")).collect();
-    println!("nodes that told so were on {}", nodes.join(", "));
+    println!("nodes that reported their device ran on {}", nodes.join(", "));
     println!("variables:");
     let width = outcome.variables.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, device) in &outcome.variables {

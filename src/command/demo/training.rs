@@ -13,7 +13,7 @@ use train::Master;
 
 type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Trains a model. The numbers of steps and of examples in a step are the problem's defaults unless given.
+/// Trains a model. If `None` is given for the number of steps, or of examples in a step, the problem's default is used.
 pub(super) fn run(
     problem: &Problem,
     mode: Mode,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The Python module that replaces the servers, which is first on the program's path.
+/// The Python module that replaces TensorFlow's servers by ours; its folder is first in the program's `PYTHONPATH`.
 const SITE: &str = include_str!("sitecustomize.py");
 
 #[derive(Debug, clap::Args)]
@@ -41,9 +41,9 @@ async fn supervise(flags: &RunFlags) -> Result<ExitStatus, Box<dyn Error + Send 
     loop {
         tokio::select! {
             status = &mut ended => return Ok(status??),
-            // The program stops its server, and then exits.
+            // `anabranch run` goes on until the program has stopped its server and exited.
             _ = terminate.recv() => terminate_process(id),
-            // A terminal sends Ctrl-C to the program as well.
+            // Ctrl-C is ignored, because the terminal also sends it to the program.
             _ = interrupt.recv() => {}
         }
     }
@@ -72,7 +72,7 @@ fn terminate_process(id: u32) {
     }
 }
 
-/// The temporary folder that is first on the program's path; it is removed on drop.
+/// The temporary folder that is first in the program's `PYTHONPATH`; it is removed on drop.
 struct SiteFolder {
     folder: PathBuf,
 }
@@ -102,7 +102,8 @@ impl SiteFolder {
     }
 }
 
-/// Maximum number of left-over folders of one process id that are skipped.
+/// Maximum number of existing folders that are skipped: those that earlier processes with this process id have left
+/// behind.
 const MAX_LEFTOVER_FOLDERS: u32 = 1000;
 
 impl Drop for SiteFolder {

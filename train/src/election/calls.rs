@@ -1,5 +1,5 @@
-//! Blocking calls to a remote store. They run on a runtime of their own, because the calling thread may belong
-//! to another runtime and blocks.
+//! Blocking calls to a remote store. The calls run on a runtime of their own, because the calling thread blocks and may
+//! belong to another runtime.
 
 use crate::error::{Error, Result};
 use graph::Code;
@@ -14,10 +14,10 @@ use tokio::time::timeout;
 /// The time limit of a call that does not renew a lease.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time after a call's limit within which its timeout must arrive.
+/// The time after the end of a call's time limit within which the runtime must report the timeout.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// The calls to one store.
+/// A client's blocking calls to one store, with their runtime.
 #[derive(Debug)]
 pub(super) struct StoreCalls {
     /// The description of the store in error messages.
@@ -47,8 +47,8 @@ impl StoreCalls {
         &self.description
     }
 
-    /// Returns the time limit of all calls of one renewal together. It leaves time for a second try within
-    /// the lease.
+    /// Returns the time limit of all calls of one renewal together. The limit leaves time for a second try within the
+    /// lease.
     pub(super) fn renewal_timeout(&self) -> Duration {
         self.renewal_timeout
     }
@@ -65,11 +65,11 @@ impl StoreCalls {
         let (answer, answered) = mpsc::sync_channel(1);
         if let Some(runtime) = &self.runtime {
             runtime.spawn(async move {
-                // The receiver is gone only if the waiting thread is.
+                // Sending fails only if the waiting thread, which owns the receiver, has ended.
                 let _ = answer.send(timeout(time_limit, call).await);
             });
         }
-        // The runtime cannot time out a call that blocks its thread, so this wait has a limit too.
+        // The runtime cannot time out a call that blocks its thread, so `recv_timeout` has a limit too.
         match answered.recv_timeout(time_limit + MARGIN) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) | Err(RecvTimeoutError::Timeout) => {
@@ -89,8 +89,8 @@ impl StoreCalls {
 
 impl Drop for StoreCalls {
     fn drop(&mut self) {
-        // This does not wait for the runtime's threads, because a thread of another runtime may not block
-        // here.
+        // The shutdown does not wait for the runtime's threads, because a drop on a thread of another runtime may not
+        // block.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

@@ -25,13 +25,13 @@ pub struct EtcdStore {
 #[derive(Clone, Copy, Debug)]
 struct Leadership {
     term: i64,
-    /// The lease's number in etcd.
+    /// The id of the lease in etcd.
     lease: i64,
 }
 
 impl EtcdStore {
-    /// Opens the election `name` in the etcd at these endpoints (`host:port`, or `https://…` with options for
-    /// it). etcd counts leases in whole seconds.
+    /// Opens the election `name` in the etcd at these endpoints (`host:port`, or `https://…` with TLS options). etcd
+    /// counts leases in whole seconds.
     ///
     /// # Errors
     /// `Unavailable` with the endpoints, if none of them answers.
@@ -47,7 +47,7 @@ impl EtcdStore {
         let client = connected.map_err(|e| calls.call_error(Code::Unavailable, e))?;
         let key = format!("anabranch/leaders/{name}");
         let store = EtcdStore { client, calls, key, name: name.to_owned(), lease, own: Mutex::default() };
-        // A client connects at its first call.
+        // The etcd client connects only at its first call.
         store.revision(CALL_TIMEOUT)?;
         Ok(store)
     }
@@ -73,7 +73,8 @@ impl EtcdStore {
         })
     }
 
-    /// Writes the key with this lease, if the condition `was` holds. Returns the new revision.
+    /// Writes the leader's key with this lease, if the condition `was` holds. Returns the new revision, or `None` if
+    /// the condition does not hold.
     fn write(&self, was: Compare, lease: i64) -> Result<Option<i64>> {
         let process = format!("process {}", std::process::id());
         self.call(CALL_TIMEOUT, move |mut client, key| async move {

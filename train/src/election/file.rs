@@ -1,10 +1,9 @@
 //! Elections in a folder, for replicas on one machine or on a shared file system with locks.
 //!
-//! A term is claimed by a file `<name>.<term>`. It appears atomically, with its leader's lock on it, and only
-//! if no file of that number exists. The newest file's owner is the leader while it holds the lock, which ends
-//! with its process, and while it keeps updating the file's time of modification: a stopped leader is replaced
-//! after the lease. Each process compares that time only with its earlier reads of it, so clocks need not
-//! agree.
+//! A term is claimed by a file `<name>.<term>`. The file appears atomically, locked by the claiming process, and only
+//! if the term has no file yet. The owner of the newest file is the leader while it holds the lock, which ends with its
+//! process, and keeps updating the file's modification time: a stopped leader is replaced after the lease. Each process
+//! compares the modification time only with its earlier reads of it, so the machines' clocks need not agree.
 
 use super::LeaderStore;
 use crate::error::{Error, Result};
@@ -44,11 +43,11 @@ struct ObservedChange {
 }
 
 impl FileStore {
-    /// Opens the election `name` in a folder, which is created if it does not exist. A leader whose process
-    /// has died is replaced at once, a stopped one after `lease`.
+    /// Opens the election `name` in a folder, which is created if it does not exist. A leader whose process has died is
+    /// replaced at once; a leader that does not renew is replaced after `lease`.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that cannot be a file's, and errors of the folder, with its path.
+    /// `InvalidArgument` if `name` cannot be part of a file name, and errors of the folder, with its path.
     pub fn new(folder: impl Into<PathBuf>, name: &str, lease: Duration) -> Result<FileStore> {
         let folder = folder.into();
         if name.is_empty() || name.contains(['/', '\0']) {
@@ -64,7 +63,7 @@ impl FileStore {
         })
     }
 
-    /// Returns the path of a term's file.
+    /// Returns the path of the file that claims a term.
     fn file(&self, term: i64) -> PathBuf {
         self.folder.join(format!("{}.{term}", self.name))
     }
@@ -83,7 +82,7 @@ impl FileStore {
         Ok(terms)
     }
 
-    /// Returns the highest term; 0 if there is none.
+    /// Returns the highest term that has a file; 0 if no term has one.
     fn newest(&self) -> Result<i64> {
         Ok(self.terms()?.into_iter().max().unwrap_or_default())
     }
@@ -93,7 +92,7 @@ impl FileStore {
         let path = self.file(term);
         let file = match File::open(&path) {
             Ok(file) => file,
-            // A file of a newer term has replaced it.
+            // The leader of a newer term has removed the file of this term.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
             Err(error) => return Err(Error::file(&path, &error)),
         };
@@ -128,7 +127,7 @@ impl FileStore {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(None),
             Err(error) => return Err(Error::file(&path, &error)),
         }
-        // The file's name must survive a crash of the machine, because terms must never fall.
+        // The file's name must survive a crash of the machine, because a later term must never be lower.
         let synced = File::open(&self.folder).and_then(|folder| folder.sync_all());
         synced.map_err(|e| Error::file(&self.folder, &e))?;
         if self.newest()? > term {

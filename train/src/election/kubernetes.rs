@@ -1,4 +1,4 @@
-//! Elections in Kubernetes: a Lease object, whose count of transitions is the term.
+//! Elections in Kubernetes: a Lease object whose `leaseTransitions` is the term.
 
 use super::LeaderStore;
 use super::calls::{CALL_TIMEOUT, StoreCalls};
@@ -17,18 +17,17 @@ use std::time::{Duration, Instant};
 /// The crate of the client, whose [`Config`] names the server.
 pub use kube;
 
-/// The number of tries of a leader to update its Lease, which other clients may change at the same time (to
-/// annotate it, for instance).
+/// The number of times that a leader tries to update its Lease, because another client may change the object (annotate
+/// it, for instance) between the leader's read and write.
 const TRIES: usize = 3;
 
-/// A [`LeaderStore`] in Kubernetes: a `Lease` of `coordination.k8s.io/v1` in the pod's namespace, used like
-/// other controllers use Leases.
+/// A [`LeaderStore`] in Kubernetes: a `Lease` of `coordination.k8s.io/v1` in the pod's namespace, used in the same way
+/// as by Kubernetes controllers.
 ///
-/// A leader is replaced if its Lease has not changed for the lease's duration on the clock of the observing
-/// candidate; clocks of different machines are not compared. All candidates need a role that may `get`,
-/// `create` and `update` the object. Terms continue from the object's count. After the object has been
-/// deleted they start at 1 again, and workers that have received higher terms refuse them until they are
-/// restarted.
+/// A leader is replaced if its Lease has not changed for the lease's duration on the clock of the observing candidate;
+/// clocks of different machines are not compared. All candidates need a role that may `get`, `create` and `update` the
+/// object. Terms continue from the object's `leaseTransitions`. After the object has been deleted, terms start at 1
+/// again, and a worker that has received a higher term refuses the new leader's requests until the worker is restarted.
 pub struct KubernetesStore {
     api: Api<Lease>,
     calls: StoreCalls,
@@ -47,12 +46,11 @@ struct ObservedVersion {
 }
 
 impl KubernetesStore {
-    /// Opens the election by the Lease `name`, at the server and in the namespace of `config`, or, with
-    /// `None`, of the user's kubeconfig or else the pod's environment. The Lease's duration is counted in
-    /// whole seconds.
+    /// Opens the election by the Lease `name`. Server and namespace are those of `config`; if `config` is `None`, those
+    /// of the user's kubeconfig, or else of the pod's environment. The Lease's duration is counted in whole seconds.
     ///
     /// # Errors
-    /// `FailedPrecondition` if no configuration names a server, or if it is not usable.
+    /// `FailedPrecondition` if no configuration names a server, or if the configuration is not usable.
     pub fn new(config: Option<Config>, name: &str, lease: Duration) -> Result<KubernetesStore> {
         let mut calls = StoreCalls::new(format!("Lease {name} in Kubernetes"), lease)?;
         let config = match config {
@@ -91,7 +89,8 @@ impl KubernetesStore {
         self.call(time_limit, |api, name| async move { api.get_opt(&name).await })
     }
 
-    /// Creates the Lease, or replaces it if its version is unchanged. Returns whether it was written.
+    /// Creates the Lease, or replaces the stored Lease if its version is the one in `lease`. Returns whether it was
+    /// written.
     fn write(&self, time_limit: Duration, lease: Lease) -> Result<bool> {
         self.call(time_limit, |api, name| async move {
             let is_new = lease.metadata.resource_version.is_none();
@@ -102,8 +101,8 @@ impl KubernetesStore {
             match written {
                 Ok(_) => Ok(true),
                 Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
-                // The Lease to replace has been deleted. In a creation, 404 means that the namespace does not
-                // exist.
+                // The Lease that was to be replaced has been deleted. For a create, 404 means that the namespace does
+                // not exist.
                 Err(kube::Error::Api(status)) if status.code == 404 && !is_new => Ok(false),
                 Err(error) => Err(error),
             }
@@ -132,7 +131,8 @@ impl KubernetesStore {
         holder(found) == Some(&self.own) && self::term(found) == term
     }
 
-    /// Updates the Lease if this candidate still holds it in this term. Returns whether it does.
+    /// Updates the Lease by `change` if this candidate still holds the Lease in this term. Returns whether it still
+    /// does.
     fn change(&self, term: i64, change: impl Fn(&mut LeaseSpec)) -> Result<bool> {
         let end = Instant::now() + self.calls.renewal_timeout();
         let time_limit = || end.saturating_duration_since(Instant::now());
@@ -209,7 +209,8 @@ fn whole_seconds(lease: Duration) -> i32 {
     i32::try_from(lease.as_millis().div_ceil(1000)).unwrap_or(i32::MAX).max(1)
 }
 
-/// Returns the status code of a failure. A refusal is not `Unavailable`, because a retry would not help.
+/// Returns the status code of a failure. A request that the server refuses is not `Unavailable`, because a retry would
+/// not help.
 fn code(error: &kube::Error) -> Code {
     match error {
         kube::Error::Api(status) => match status.code {

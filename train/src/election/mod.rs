@@ -1,4 +1,4 @@
-//! Elections of the chief: stores in which replicas agree on one leader at a time, each time with a higher
+//! Elections of the chief: stores in which replicas agree on one leader at a time, where each new leader has a higher
 //! term.
 
 #[cfg(any(feature = "etcd", feature = "kubernetes"))]

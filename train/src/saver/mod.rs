@@ -1,10 +1,10 @@
-//! Saving and restoring of variables in TensorFlow's checkpoints. Each task writes a shard with its variables,
-//! and one index is written last.
+//! Saving and restoring of variables in TensorFlow's checkpoints. Each task writes a shard with its variables, and one
+//! index is written last.
 //!
-//! A save has two halves. A *snapshot* takes almost no time: values stay in place, and an update copies those
-//! that it changes before they are written. *Writing* copies the snapshot to files while steps go on, with low
-//! priority. The tasks that hold the variables open the paths, so a cluster needs a file system that all tasks
-//! share.
+//! A save has two halves. A *snapshot* takes almost no time: the values stay in place, and an update that changes a
+//! value first copies it, unless the value is already in the files. *Writing* copies the snapshot to files while steps
+//! go on, with low priority. The tasks that hold the variables write and read the files, so a cluster needs a file
+//! system or object store that all tasks share.
 
 mod nodes;
 mod retention;
@@ -34,12 +34,12 @@ pub struct Saver {
     deadline: Duration,
 }
 
-/// The default time limit of writing a checkpoint, longer than any working write takes.
+/// The default time limit of writing a checkpoint, longer than a write takes on storage that works.
 const DEADLINE: Duration = Duration::from_secs(3600);
 
 impl Saver {
-    /// Adds the nodes that save and restore these variables. The scope must not set a device, because each
-    /// node is placed on the task of its variables.
+    /// Adds the nodes that save and restore these variables. The scope must not set a device, because each node is
+    /// placed on the task that holds its variables.
     pub fn new(scope: &Scope, variables: &[Variable], keep: Retention) -> Saver {
         Saver {
             nodes: SaverNodes::new(scope, variables),
@@ -56,25 +56,25 @@ impl Saver {
         self
     }
 
-    /// Saves a checkpoint as `<folder>/<name>-<step>`, records it in the folder's `checkpoint` file, and
-    /// removes checkpoints that are not to be kept; all checkpoints recorded there count, whatever their
+    /// Saves a checkpoint as `<folder>/<name>-<step>`, records it in the folder's `checkpoint` file, and removes
+    /// checkpoints beyond the saver's [`Retention`]; all checkpoints in the `checkpoint` file count, whatever their
     /// names. Returns the checkpoint's prefix.
     ///
     /// # Errors
-    /// A variable without a value, or a failure of files; no checkpoint is recorded then. A failure to remove
-    /// a checkpoint is logged, and the removal is tried again at the next save.
+    /// A variable without a value, or a failure of files; no checkpoint is recorded then. A failure to remove a
+    /// checkpoint is logged, and the removal is tried again at the next save.
     pub fn save(&self, session: &Session, folder: &Path, name: &str, step: i64) -> Result<PathBuf> {
         self.snapshot(session)?;
         self.write(session, folder, name, step)
     }
 
-    /// Takes a snapshot of the variables, which replaces an earlier one.
+    /// Takes a snapshot of the variables, which replaces this saver's earlier snapshot.
     pub fn snapshot(&self, session: &Session) -> Result<()> {
         session.run(&[], &[], &self.nodes.snapshot)?;
         Ok(())
     }
 
-    /// Saves a checkpoint like [`Saver::save`], from the last [`Saver::snapshot`].
+    /// Saves a checkpoint like [`Saver::save`], with the values of the last [`Saver::snapshot`].
     pub fn write(&self, session: &Session, folder: &Path, name: &str, step: i64) -> Result<PathBuf> {
         self.write_shards(session, folder, name, step, false)
     }
@@ -90,7 +90,7 @@ impl Saver {
         self.write_shards(session, folder, name, step, true)
     }
 
-    /// Writes the last snapshot. `behind_steps` gives steps priority over writing.
+    /// Writes the last snapshot as a checkpoint. `behind_steps` gives running steps priority over writing.
     fn write_shards(
         &self,
         session: &Session,
@@ -120,7 +120,7 @@ impl Saver {
         Ok(prefix)
     }
 
-    /// Restores every variable from a checkpoint, whatever its partition when it was saved.
+    /// Restores every variable from a checkpoint, even if the variable was partitioned differently when it was saved.
     ///
     /// # Errors
     /// `NotFound` if the checkpoint does not exist or lacks a variable, `DataLoss` if a checksum is wrong.
@@ -128,13 +128,12 @@ impl Saver {
         self.restore_shards(session, prefix, |_| true)
     }
 
-    /// Restores variables like [`Saver::restore`], but only on tasks that hold one of the `lost` variables:
-    /// all variables there.
+    /// Restores variables like [`Saver::restore`], but only those of the tasks that hold a variable named in `lost`.
     pub fn restore_lost(&self, session: &Session, prefix: &Path, lost: &[String]) -> Result<()> {
         self.restore_shards(session, prefix, |names| names.iter().any(|name| lost.contains(name)))
     }
 
-    /// Restores the shards whose variables `is_selected` selects.
+    /// Restores the shards for whose variable names `is_selected` returns true.
     fn restore_shards(
         &self,
         session: &Session,

@@ -1,4 +1,4 @@
-//! The nodes of a saver: for each task, those that snapshot, write and restore its variables.
+//! The nodes of a saver: for each task, the nodes that snapshot, write and restore its variables.
 
 use crate::initializer::strings;
 use crate::variables::Variable;
@@ -9,7 +9,7 @@ use graph::{DType, NodeId, Output, PartialShape, Scope};
 pub(super) struct SaverNodes {
     pub(super) shards: Vec<Shard>,
     pub(super) snapshot: Vec<NodeId>,
-    /// Writes every shard, then merges them at `destination`.
+    /// Writes every shard, then merges the shards into one checkpoint with the prefix `destination`.
     pub(super) write: NodeId,
     /// A no-op on the task that merges the checkpoint.
     pub(super) confirm: NodeId,
@@ -21,10 +21,10 @@ pub(super) struct SaverNodes {
     pub(super) behind_steps: Output,
 }
 
-/// The shard with the variables of one task.
+/// The part of a checkpoint with the variables of one task.
 #[derive(Debug)]
 pub(super) struct Shard {
-    /// The names of the variables.
+    /// The names of the shard's variables.
     pub(super) variables: Vec<String>,
     /// The prefix of the shard's files, a scalar `string` to be fed.
     pub(super) prefix: Output,
@@ -63,7 +63,7 @@ struct ShardNodes {
 }
 
 impl ShardNodes {
-    /// Adds the nodes for variables with one device string; `variables` is not empty.
+    /// Adds the nodes that snapshot, write and restore `variables`, which have one device string and are not empty.
     fn new(
         scope: &Scope,
         variables: &[Variable],
@@ -71,8 +71,8 @@ impl ShardNodes {
         source: Output,
         behind_steps: Output,
     ) -> ShardNodes {
-        // The snapshot is kept by the process that holds the variables, each of which may be on another
-        // device there.
+        // The snapshot is kept by the process that holds the variables. Their device string may be partial, so each may
+        // be on another device of that process.
         let first = variables[0].handle.node;
         let (beside, host) = (scope.colocate_with(first), scope.host_of(first));
         let types: Vec<DType> = variables.iter().map(|v| v.dtype).collect();
@@ -103,7 +103,8 @@ impl ShardNodes {
     }
 }
 
-/// Returns the name under which a variable is saved. Parts are saved as slices of the whole variable.
+/// Returns the name under which a variable is saved. A part of a partitioned variable is saved as a slice of the whole
+/// variable.
 fn saved_name(variable: &Variable) -> &str {
     variable.slice.as_ref().map_or(&variable.name, |whole| &whole.name)
 }

@@ -6,7 +6,7 @@ use checkpoint::{bundle, store};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The rule for which checkpoints are kept. The defaults are TensorFlow's.
+/// The rule that decides which checkpoints are kept. The defaults are TensorFlow's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// The number of newest checkpoints to keep; 0 keeps all.
@@ -26,14 +26,14 @@ impl Default for Retention {
 pub(super) struct RetentionState {
     /// The time of the first save or of the last permanent checkpoint.
     preserved: Option<Instant>,
-    /// The checkpoints that could not be removed yet.
+    /// The checkpoints whose removal has failed and is tried again at the next save.
     superfluous: Vec<PathBuf>,
-    /// True if fragments of interrupted saves have been removed and no save has been interrupted since.
+    /// True if the files of interrupted saves have been removed and no save has been interrupted since.
     is_tidy: bool,
 }
 
 impl RetentionState {
-    /// Records a complete checkpoint, and removes those that are not to be kept, if `confirm` succeeds.
+    /// Records a complete checkpoint, and removes the checkpoints beyond `keep`, if `confirm` succeeds.
     pub(super) fn register(
         &mut self,
         folder: &Path,
@@ -73,12 +73,12 @@ impl RetentionState {
         Ok(())
     }
 
-    /// Records that a save was interrupted, so that the next save removes its fragments.
+    /// Records that a save was interrupted, so that the next save removes its files.
     pub(super) fn mark_interrupted(&mut self) {
         self.is_tidy = false;
     }
 
-    /// Removes fragments of interrupted saves, and logs a failure.
+    /// Removes the files of interrupted saves, and logs a failure to remove them.
     fn tidy(&mut self, folder: &Path, prefix: &Path) {
         let tidied = remove_fragments(folder, prefix);
         self.is_tidy = tidied.is_ok();
@@ -114,8 +114,8 @@ fn series_of(prefix: &Path) -> Option<&str> {
     step.parse::<u64>().is_ok().then_some(series)
 }
 
-/// Removes a checkpoint, its index first: the files that remain after an interruption are not taken for a
-/// checkpoint.
+/// Removes a checkpoint, its index first: if the removal is interrupted, data files without an index are not taken for
+/// a checkpoint.
 fn remove(prefix: &Path) -> Result<()> {
     let store = store::store_of(prefix)?;
     store.delete(&bundle::index_file(prefix))?;

@@ -7,8 +7,8 @@ use graph::Code;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The content of the file. Paths within the folder are written relative to it, so that the folder can be
-/// moved.
+/// The content of the file `checkpoint`. Paths within the folder are written relative to the folder, so that the folder
+/// can be moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointState {
     /// The newest checkpoint.
@@ -65,8 +65,8 @@ impl CheckpointState {
     }
 }
 
-/// Returns the newest complete checkpoint of a folder: first of those in its `checkpoint` file, then of all
-/// in the folder. Checkpoints with incomplete index or data are skipped.
+/// Returns the newest complete checkpoint listed in a folder's `checkpoint` file or, if none listed is complete, the
+/// newest complete one of all in the folder. Checkpoints with incomplete index or data are skipped.
 ///
 /// # Errors
 /// A store that does not answer, because it may hold a newer checkpoint than those found.
@@ -87,8 +87,8 @@ pub fn latest_checkpoint(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Returns whether a checkpoint is complete: its index can be read and all data that it refers to exists.
-/// Checksums of the data are not checked here, but when it is read.
+/// Returns whether a checkpoint is complete: its index can be read and all data that it refers to exists. Checksums of
+/// the data are not checked, because each is checked when the data is read.
 fn is_complete(prefix: &Path) -> Result<bool> {
     match bundle::Reader::open(prefix).and_then(|mut reader| reader.check_extents()) {
         Ok(()) => Ok(true),
@@ -97,15 +97,15 @@ fn is_complete(prefix: &Path) -> Result<bool> {
     }
 }
 
-/// Returns the prefixes of all indexes in a folder, newest first. Checkpoints with the same time of
-/// modification are sorted by step.
+/// Returns the prefixes of all checkpoints in a folder that have an index file, newest first. Checkpoints with the same
+/// time of modification are sorted by step.
 fn newest_first(folder: &Path) -> Result<Vec<PathBuf>> {
     let store = store::store_of(folder)?;
     let mut found: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for prefix in checkpoint_prefixes(folder)? {
         match store.modified(&bundle::index_file(&prefix)) {
             Ok(modified) => found.push((modified, step_of(&prefix), prefix)),
-            // The index has been deleted meanwhile.
+            // The index has been deleted since the folder was listed.
             Err(error) if error.code() == Code::NotFound => {}
             Err(error) => return Err(error.into()),
         }
@@ -114,7 +114,7 @@ fn newest_first(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found.into_iter().rev().map(|(.., prefix)| prefix).collect())
 }
 
-/// Returns the prefixes of all indexes in a folder, in no particular order.
+/// Returns the prefixes of all checkpoints in a folder that have an index file, in no particular order.
 pub fn checkpoint_prefixes(folder: &Path) -> Result<Vec<PathBuf>> {
     let files = store::store_of(folder)?.list(folder)?.into_iter().map(PathBuf::from);
     let indexes = files.filter(|file| file.extension().is_some_and(|e| e == "index"));
@@ -127,12 +127,12 @@ pub fn step_of(prefix: &Path) -> u64 {
     name.rsplit_once('-').and_then(|(_, step)| step.parse().ok()).unwrap_or(0)
 }
 
-/// Quotes a string like protobuf's text format.
+/// Quotes a string as in protobuf's text format.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Reads a quoted string; `None` if it is malformed.
+/// Returns the content of a string quoted as in protobuf's text format, or `None` if it is malformed.
 fn unquoted(text: &str) -> Option<String> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
     let mut out = String::with_capacity(inner.len());

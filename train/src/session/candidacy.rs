@@ -11,12 +11,13 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The number of times per lease that a thread polls the store, within the limits below.
+/// The number of polls of the store per lease, as long as the pause between them is within `SHORTEST_PAUSE` and
+/// `LONGEST_PAUSE`.
 const POLLS_PER_LEASE: u32 = 20;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// The least time that the end waits for the thread; it waits for a lease if that is longer.
+/// The shortest time that [`Candidacy::end`] waits for its thread; the wait lasts for a lease if a lease is longer.
 const SHORTEST_END_WAIT: Duration = Duration::from_secs(5);
 
 /// The role of a replica in one session.
@@ -28,36 +29,36 @@ pub(super) struct SessionRole {
     pub(super) epoch: Option<Epoch>,
 }
 
-/// The way in which a replica gets its role.
+/// The way in which a replica gets its role: by configuration or by election.
 #[derive(Debug)]
 pub(super) enum Candidacy {
-    /// By configuration.
+    /// The role is configured.
     Fixed { is_chief: bool },
-    /// By election; the thread renews the lease or campaigns.
+    /// The chief is elected; the thread renews the lease while this replica leads, and campaigns otherwise.
     Elected { watcher: Arc<ElectionWatcher>, thread: Option<JoinHandle<()>> },
 }
 
 #[derive(Debug)]
 pub(super) struct ElectionWatcher {
     store: Arc<dyn LeaderStore>,
-    /// The lock on calls to the store, so that there is one at a time. It is locked before `state`, which
-    /// stays free during a call, so that no step waits for the store.
+    /// The lock that allows one call to the store at a time. It is locked before `state`; `state` stays unlocked during
+    /// a call, so that no step waits for the store.
     store_lock: Mutex<()>,
     state: Mutex<ElectionState>,
     changed: Condvar,
 }
 
-/// The state of an election.
+/// The state of a replica's candidacy in an election.
 #[derive(Debug, Default)]
 struct ElectionState {
     /// The term in which this replica leads, if it does.
     term: Option<i64>,
-    /// The time when the term was last confirmed.
+    /// The start of the last call in which the store confirmed the term.
     confirmed_at: Option<Instant>,
-    /// The term in which the current session was opened.
+    /// This replica's term when the current session was opened; `None` if it did not lead then.
     session_term: Option<i64>,
     session: Weak<Session>,
-    /// The change of role because of which the session was closed.
+    /// The change of role that made the thread close the session.
     closed_because: Option<Error>,
     /// Set while this replica tries to become the leader.
     is_candidate: bool,
@@ -66,7 +67,7 @@ struct ElectionState {
 }
 
 impl Candidacy {
-    /// Starts the candidacy for a role; an election starts a thread.
+    /// Starts the candidacy for a role, with a thread if the chief is elected.
     pub(super) fn new(role: &Role) -> Result<Candidacy> {
         let store = match role {
             Role::Chief => return Ok(Candidacy::Fixed { is_chief: true }),
@@ -85,8 +86,8 @@ impl Candidacy {
         Ok(Candidacy::Elected { watcher, thread: Some(thread) })
     }
 
-    /// Returns the role for the next session, after a campaign. Each session of a chief has its own term, so
-    /// that workers refuse delayed requests of an earlier session.
+    /// Campaigns, if the chief is elected, and returns this replica's role in the next session. Each session of a chief
+    /// has its own term, so that workers refuse delayed requests of an earlier session.
     pub(super) fn campaign(&self) -> Result<SessionRole> {
         let Candidacy::Elected { watcher, .. } = self else {
             return Ok(SessionRole { is_chief: self.is_chief(), epoch: None });
@@ -137,14 +138,14 @@ impl Candidacy {
         state.closed_because.clone().or_else(|| watcher.role_change(&state))
     }
 
-    /// Stops campaigning, so that another replica can take over when this one is done.
+    /// Stops campaigning, so that another replica can become the chief when this replica has finished.
     pub(super) fn stop_campaigning(&self) {
         if let Candidacy::Elected { watcher, .. } = self {
             watcher.state.lock().is_candidate = false;
         }
     }
 
-    /// Resigns. A failure of the store has no consequence, because the lease expires.
+    /// Ends the thread and this replica's leadership. A failure of the store is only logged, because the lease expires.
     pub(super) fn end(&mut self) {
         let Candidacy::Elected { watcher, thread } = self else { return };
         watcher.state.lock().is_ending = true;
@@ -178,7 +179,7 @@ impl Drop for Candidacy {
 }
 
 impl ElectionWatcher {
-    /// Renews the lease or campaigns, until the end, and closes the session when the role changes.
+    /// Renews the lease or campaigns until the candidacy ends, and closes the session when this replica's role changes.
     fn watch(&self) {
         let pause = (self.store.lease() / POLLS_PER_LEASE).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
         while !self.state.lock().is_ending {
@@ -244,6 +245,6 @@ impl ElectionWatcher {
 /// Closes a session in a thread, because its master may be slow to answer and the lease must be renewed
 /// meanwhile.
 fn close(session: Arc<Session>) {
-    // If no thread can be started, training fails too, and its own calls report that.
+    // A failure to start the thread is ignored: calls of the training loop in the session will fail and report errors.
     drop(thread::Builder::new().name("session-closer".to_owned()).spawn(move || drop(session.close())));
 }

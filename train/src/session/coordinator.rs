@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The state that a training loop shares with its threads; clones share one state.
+/// The coordinator of a training loop and its threads; clones share one state.
 #[derive(Clone, Debug, Default)]
 pub struct Coordinator {
     state: Arc<CoordinatorState>,
@@ -18,7 +18,7 @@ pub struct Coordinator {
 struct CoordinatorState {
     /// Set when the end of training has been requested.
     is_stop_requested: AtomicBool,
-    /// Set when `failure` stops all threads.
+    /// Set when all threads are to stop because of `failure`.
     has_failed: AtomicBool,
     /// The last step of the job, once it has been reached.
     reached_last_step: Mutex<Option<i64>>,
@@ -32,7 +32,7 @@ impl Coordinator {
         self.state.is_stop_requested.store(true, Ordering::Release);
     }
 
-    /// Returns whether threads are to stop, by request or because of a failure.
+    /// Returns whether threads are to stop, because the end of training has been requested or because of a failure.
     pub fn should_stop(&self) -> bool {
         self.is_asked_to_stop() || self.has_failed()
     }
@@ -47,8 +47,8 @@ impl Coordinator {
         self.state.has_failed.load(Ordering::Acquire)
     }
 
-    /// Records that the job has reached its last step. Training ends once the results are saved; until then
-    /// the job may go back to an earlier step.
+    /// Records that the job has reached its last step. Training ends once hooks have saved the results; until then a
+    /// recovery may take the job back to an earlier step.
     pub fn reach_last_step(&self, last_step: i64) {
         *self.state.reached_last_step.lock() = Some(last_step);
     }
@@ -63,8 +63,8 @@ impl Coordinator {
         *self.state.reached_last_step.lock() = None;
     }
 
-    /// Stops all threads because of a failure; the first failure is kept. Training goes on if a new session
-    /// fixes it.
+    /// Stops all threads because of a failure; the first failure is kept. Training goes on if the failure is gone in a
+    /// new session.
     pub fn fail(&self, error: Error) {
         self.record_failure(error);
         self.state.has_failed.store(true, Ordering::Release);
@@ -80,7 +80,7 @@ impl Coordinator {
         self.state.failure.lock().get_or_insert(error);
     }
 
-    /// Takes the failure, so that threads can run again.
+    /// Removes the failure and returns it, so that threads can run again.
     pub(super) fn take_failure(&self) -> Option<Error> {
         self.state.has_failed.store(false, Ordering::Release);
         self.state.failure.lock().take()

@@ -31,14 +31,13 @@ pub trait Hook: Send {
         Ok(())
     }
 
-    /// Runs before the session is given up; the hook's threads must end.
+    /// Runs before the session is replaced by a new one or dropped; the hook must end its threads.
     fn before_recovery(&mut self, context: &HookContext<'_>) {
         let _ = context;
     }
 
-    /// Runs when the job has reached its last step: the hook saves its lasting results, while replicas can
-    /// still repeat steps that are lost. After an error that a new session fixes, training goes on from the
-    /// restored step.
+    /// Runs when the job has reached its last step: the hook saves its lasting results, while replicas can still repeat
+    /// steps if a task dies. After an error that a new session fixes, training goes on from the restored step.
     fn after_last_step(&mut self, context: &HookContext<'_>) -> Result<()> {
         let _ = context;
         Ok(())
@@ -72,8 +71,8 @@ impl HookContext<'_> {
         Ok(self.session.run(&[], &[self.global_step], &[])?[0].item()?)
     }
 
-    /// Runs `act` while this replica's chief makes no update, so that it reads all variables of a synchronous
-    /// job at one step.
+    /// Runs `act` while the chief's thread in this process makes no update, so that on the chief `act` reads all
+    /// variables of a synchronous job at one global step.
     pub fn between_updates<R>(&self, act: impl FnOnce() -> R) -> R {
         let _guard = self.lock.lock();
         act()
@@ -86,21 +85,21 @@ pub struct RunArgs {
     pub feeds: Vec<(Output, Tensor)>,
     pub fetches: Vec<Output>,
     pub targets: Vec<NodeId>,
-    /// The options of the run; those of the first hook that returns any are used.
+    /// The options of the step; if several hooks return options, those of the first hook are used.
     pub options: Option<pb::RunOptions>,
 }
 
 /// The results of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct RunValues<'a> {
-    /// The values of the hook's fetches, in order.
+    /// The values of the fetches in the hook's [`RunArgs`], in their order.
     pub values: &'a [Tensor],
-    /// The global step after the step, if the step trained.
+    /// The global step after the step, if the step ran [`Training::train`](crate::Training::train).
     pub global_step: Option<i64>,
     pub metadata: Option<&'a pb::RunMetadata>,
 }
 
-/// The period of a repeated action.
+/// The period of an action that a hook repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Period {
     /// A number of global steps.
@@ -109,7 +108,7 @@ pub enum Period {
     Time(Duration),
 }
 
-/// The timer of a repeated action.
+/// The timer of an action that a hook repeats.
 #[derive(Debug)]
 pub(super) struct Timer {
     every: Period,
@@ -122,7 +121,7 @@ impl Timer {
         Timer { every, last: None }
     }
 
-    /// Returns whether the action is due at `step`; it always is the first time.
+    /// Returns whether the action is due at `step`; the first action is always due.
     pub(super) fn is_due(&self, step: i64) -> bool {
         let Some((last_step, at)) = self.last else { return true };
         match self.every {
@@ -131,7 +130,8 @@ impl Timer {
         }
     }
 
-    /// Records the action at `step`. Returns the steps and the time since the action before.
+    /// Records the action at `step`. Returns the number of steps and the time since the previous action, if there was
+    /// one.
     pub(super) fn record(&mut self, step: i64) -> Option<(i64, Duration)> {
         self.last.replace((step, Instant::now())).map(|(last, at)| (step - last, at.elapsed()))
     }

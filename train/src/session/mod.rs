@@ -47,23 +47,23 @@ pub enum Master {
 pub struct MonitoredConfig {
     /// The role of this replica: chief, worker, or elected.
     pub role: Role,
-    /// Set when the chief is a TensorFlow client, so that its queue runner aggregates gradients.
+    /// Set when the chief is a TensorFlow client, whose queue runner aggregates the gradients.
     pub foreign_chief: bool,
     /// The folder of checkpoints; the newest complete one is restored.
     pub checkpoint_folder: Option<PathBuf>,
-    /// The options of the underlying session.
+    /// The options of the client sessions that train.
     pub session: SessionOptions,
     /// The longest time that replicas wait for the chief to initialise or restore the variables.
     pub ready_deadline: Duration,
-    /// The longest time that a step may take, including the wait for gradients. The limit of all other runs
-    /// of the session is the longer of this and [`MonitoredConfig::ready_deadline`], unless `session` has an
+    /// The longest time that a step may take, including the wait for gradients. The time limit of all other runs of the
+    /// session is the longer one of `step_deadline` and [`MonitoredConfig::ready_deadline`], unless `session` has an
     /// `operation_timeout_in_ms`.
     pub step_deadline: Duration,
     /// The longest time for starting while tasks are missing, and for recovering after a task has died.
     pub recovery_deadline: Duration,
-    /// The longest time that the chief waits at its end for other replicas to finish, and for threads to end.
-    /// Other replicas wait for the chief to save the last step for this time or
-    /// [`MonitoredConfig::recovery_deadline`], whichever is longer.
+    /// The longest time that the chief waits at its end for other replicas to finish, and for threads to end. Other
+    /// replicas wait for the chief to save the last step for `stop_grace` or [`MonitoredConfig::recovery_deadline`],
+    /// whichever is longer.
     pub stop_grace: Duration,
 }
 
@@ -82,28 +82,28 @@ impl Default for MonitoredConfig {
     }
 }
 
-/// A training session.
+/// A session that trains: it runs hooks around each step, and recovers in a new client session when a task has died.
 pub struct MonitoredSession {
     job: Job,
     hooks: ReplicaHooks,
     report: Arc<Mutex<SyncReport>>,
     session: Arc<Session>,
     recoveries: u32,
-    /// The global step after the last step of this replica.
+    /// The global step after the step that this replica ran last.
     last_step: i64,
     /// Set when a step that found a variable without a value has been retried, until a step succeeds.
     has_retried_missing_value: bool,
     retry_state: Option<RetryState>,
 }
 
-/// The recoveries since the last success.
+/// The recoveries since the last step that succeeded: the time of the first and their number.
 #[derive(Clone, Copy, Debug)]
 struct RetryState {
     since: Instant,
     retries: u32,
 }
 
-/// The number of new sessions that are tried at least, even after the recovery deadline.
+/// The smallest number of new sessions that are tried before training fails, even after the recovery deadline.
 const LEAST_RETRIES: u32 = 3;
 
 impl MonitoredSession {
@@ -217,8 +217,8 @@ impl MonitoredSession {
         self.report.lock().clone()
     }
 
-    /// Ends training: runs the hooks' ends, waits for the threads, and closes the session. After a failure of
-    /// training the hooks' ends are not run, so nothing more is saved.
+    /// Ends training: runs [`Hook::end`] of all hooks, waits for the threads, and closes the session. After a failure
+    /// of training `Hook::end` is not run, so nothing more is saved.
     ///
     /// # Errors
     /// The first failure of training, of a hook or of a thread.
@@ -239,7 +239,8 @@ impl MonitoredSession {
             }
             return Err(error);
         }
-        // A loop over `should_stop` ends before `run` has settled the job.
+        // A training loop that polls `should_stop` ends after the last step without the call of `run` that finishes the
+        // job.
         if self.job.coordinator.reached_last_step().is_some() && !self.job.coordinator.is_asked_to_stop() {
             self.with_recovery(MonitoredSession::finish_job)?;
         }
@@ -249,7 +250,7 @@ impl MonitoredSession {
         Ok(self.sync_report())
     }
 
-    /// Runs `end`, again in a new session if a task has died or another replica has become the chief.
+    /// Runs `end`, and repeats it in a new session if a task has died or another replica has become the chief.
     fn with_recovery(&mut self, end: fn(&mut Self) -> Result<()>) -> Result<()> {
         while let Err(error) = end(self) {
             let error = self.job.cause(error);
@@ -262,8 +263,8 @@ impl MonitoredSession {
         Ok(())
     }
 
-    /// Returns an error if steps have been lost: a replica that has left its training loop cannot repeat
-    /// them.
+    /// Returns an error if the job has gone back to an earlier step: a replica that has left its training loop cannot
+    /// repeat the lost steps.
     fn check_step(&self) -> Result<()> {
         let step = self.job.context(&self.session).global_step()?;
         if step < self.last_step {
@@ -281,7 +282,7 @@ impl MonitoredSession {
         Ok(())
     }
 
-    /// Runs the ends of the hooks, waits for the threads, and closes the session.
+    /// Runs [`Hook::end`] of all hooks, waits for the threads, and closes the session.
     fn end(&mut self) -> Result<()> {
         self.job.coordinator.request_stop();
         let context = self.job.context(&self.session);
@@ -289,7 +290,7 @@ impl MonitoredSession {
         let joined = self.job.coordinator.join(self.job.config.stop_grace);
         ended.into_iter().chain([joined]).collect::<Result<()>>()?;
         match self.session.close().map_err(Error::from) {
-            // A session of a dead task need not be closed.
+            // A session whose master or worker has died need not be closed.
             Err(error) if error.is_transient() => tracing::info!("the session had ended: {error}"),
             closed => closed?,
         }
@@ -342,15 +343,15 @@ impl MonitoredSession {
         Ok(values)
     }
 
-    /// Takes the only retry of a synchronous step that found a variable without a value. The chief destroys
-    /// variables before it restores them, so the replica waits in a new session until they have values.
+    /// Takes the only retry of a synchronous step that found a variable without a value. The chief destroys variables
+    /// before it restores them, so a replica that retries waits in a new session until the variables have values.
     /// Returns whether the step may be retried.
     fn take_missing_value_retry(&mut self, error: &Error) -> bool {
         let may = error.is_missing_value() && self.job.training.coordination.is_synchronous();
         may && !std::mem::replace(&mut self.has_retried_missing_value, true)
     }
 
-    /// Opens a new session, in which restarted tasks are found again.
+    /// Replaces the session by a new one, which connects to restarted tasks.
     fn recover(&mut self, cause: Error) -> Result<()> {
         self.count_retry(&cause)?;
         tracing::warn!("training goes on in a new session: {cause}");
@@ -377,7 +378,8 @@ impl MonitoredSession {
         Ok(())
     }
 
-    /// Replaces the error of a step that timed out by one with the workers that it waited for.
+    /// Returns the error `Stalled`, with the workers that the step waited for, in place of the timeout of a synchronous
+    /// step; returns other errors unchanged.
     fn explain_timeout(&self, error: Error) -> Error {
         match &self.job.training.coordination {
             // Errors of this crate already name the cause of the timeout.
@@ -394,7 +396,7 @@ impl MonitoredSession {
 
 impl Drop for MonitoredSession {
     fn drop(&mut self) {
-        // Threads that still run end when they see this.
+        // Threads that still run end when they find that a stop is requested.
         self.job.coordinator.request_stop();
         self.hooks.before_recovery(&self.job.context(&self.session));
     }

@@ -31,9 +31,9 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Opens a session, waits until the variables have values, and runs the hooks' `after_create_session`.
-    /// Tries again, for at most the recovery deadline, while tasks are missing or die. `was_ready` is true if
-    /// the variables had values in an earlier session of this replica.
+    /// Opens a session, waits until the variables have values, and runs the hooks' `after_create_session`. Repeats this
+    /// for at most the recovery deadline while tasks are missing or die. `was_ready` is true if the variables had
+    /// values in an earlier session of this replica.
     ///
     /// # Errors
     /// Errors that another session would not fix, or `RetriesExhausted`.
@@ -108,8 +108,8 @@ impl Job {
         }
     }
 
-    /// Waits until the variables have values and this replica has joined the others; the chief initialises or
-    /// restores them.
+    /// Waits until the variables have values and this replica has joined the synchronous or bounded-staleness job; the
+    /// chief initialises or restores them.
     fn until_ready(&self, session: &Session, is_chief: bool, was_ready: bool) -> Result<()> {
         if is_chief {
             self.make_ready(session, was_ready)?;
@@ -128,7 +128,7 @@ impl Job {
         })
     }
 
-    /// Lets this replica join the others.
+    /// Lets this replica join the synchronous or bounded-staleness job, if it is one.
     fn join(&self, session: &Session) -> Result<()> {
         match &self.training.coordination {
             Coordination::Free => Ok(()),
@@ -137,8 +137,9 @@ impl Job {
         }
     }
 
-    /// Initialises or restores the variables, as the chief. Variables keep their values, unless a synchronous
-    /// job has lost some: then all are restored from the newest checkpoint. An interrupted update is resumed.
+    /// Initialises or restores the variables, as the chief. Variables keep their values, unless some variables of a
+    /// synchronous job have lost their values: then all are restored from the newest checkpoint. An interrupted
+    /// synchronous update is resumed.
     fn make_ready(&self, session: &Session, was_ready: bool) -> Result<()> {
         let probes = &self.training.probes;
         let missing = missing(session, probes)?;
@@ -159,7 +160,7 @@ impl Job {
             _ => None,
         };
         match newest {
-            // Variables that still have values keep the updates made since the checkpoint.
+            // Variables that still have values keep the updates made since the newest checkpoint.
             Some((saver, prefix)) if !coordination.is_synchronous() && missing.len() < probes.len() => {
                 saver.restore_lost(session, &prefix, &missing)?;
             }
@@ -167,7 +168,7 @@ impl Job {
             None if self.can_initialize(session, &missing, was_ready)? => {
                 session.run(&[], &[], &[self.training.initialize])?;
             }
-            // All variables have values; only the state of the coordination is missing, and is initialised
+            // All variables have values; only the state that coordinates the replicas is missing, and is initialised
             // below.
             None if missing.is_empty() => {}
             None => return Err(self.lost(missing)),
@@ -187,15 +188,15 @@ impl Job {
         }
     }
 
-    /// Returns the error for variables that cannot be restored.
+    /// Returns the error `VariablesLost` for variables that cannot be restored.
     fn lost(&self, names: Vec<String>) -> Error {
         let folder = self.config.checkpoint_folder.as_deref();
         let folder = folder.map_or("(no folder)".to_owned(), |f: &Path| f.display().to_string());
         Error::VariablesLost { names, folder }
     }
 
-    /// Returns whether initialisation loses nothing: no variable has a value, or an initialisation was
-    /// interrupted before the first step.
+    /// Returns whether initialisation loses no trained values: no variable has a value, or an earlier initialisation
+    /// was interrupted before the first step.
     fn can_initialize(&self, session: &Session, missing: &[String], was_ready: bool) -> Result<bool> {
         if was_ready || missing.is_empty() {
             return Ok(false);

@@ -8,14 +8,14 @@ use proto::pb;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// The ops of a queue that threads fill beside the steps. The threads end when the session does, when a queue
-/// or reader that they read from has ended (`OutOfRange`; the filled queue is closed then), or when the
-/// filled queue is closed.
+/// The ops of a queue that threads fill while steps run. The threads end when the session ends, when the queue is
+/// closed, or when the queue or reader that they take elements from has ended (`OutOfRange`), after which they close
+/// the filled queue.
 #[derive(Clone, Debug)]
 pub struct QueueRunner {
     /// The enqueue ops, each run repeatedly by one thread.
     pub enqueue: Vec<NodeId>,
-    /// Closes the queue; its elements can still be dequeued.
+    /// Closes the queue; the elements in it can still be dequeued.
     pub close: NodeId,
     /// Closes the queue, and cancels enqueue ops that wait for capacity.
     pub cancel: NodeId,
@@ -44,8 +44,8 @@ impl QueueRunner {
             context.coordinator.spawn(&format!("queue-runner-{i}"), move |coordinator| {
                 let has_ended =
                     fill(&session, enqueue, || coordinator.should_stop() || stop.load(Ordering::Acquire))?;
-                // The thread whose input ends last closes the queue. The queue stays open if the session ends
-                // otherwise, because it outlives the session.
+                // The thread whose input ends last closes the queue. If the session ends for another reason, the queue
+                // stays open for the next session.
                 if has_ended && running.fetch_sub(1, Ordering::AcqRel) == 1 {
                     close_queue(&session, close)?;
                 }
@@ -56,8 +56,8 @@ impl QueueRunner {
     }
 }
 
-/// Enqueues until the input ends or the thread is to stop. Returns whether the input has ended. An enqueue
-/// waits for capacity as long as the session lasts.
+/// Enqueues until the input ends or the thread is to stop. Returns whether the input has ended. A full queue blocks an
+/// enqueue for as long as the session lasts.
 fn fill(session: &Session, enqueue: NodeId, should_stop: impl Fn() -> bool) -> Result<bool> {
     let without_limit = pb::RunOptions { timeout_in_ms: -1, ..Default::default() };
     while !should_stop() {
@@ -71,7 +71,7 @@ fn fill(session: &Session, enqueue: NodeId, should_stop: impl Fn() -> bool) -> R
     Ok(false)
 }
 
-/// Closes the queue; a closed session or a dead task is not an error.
+/// Runs `close`, which closes a queue; a closed session or a dead task is not an error.
 fn close_queue(session: &Session, close: NodeId) -> Result<()> {
     match session.run(&[], &[], &[close]) {
         Err(error) if !is_handled_by_loop(&error) => Err(error.into()),
@@ -79,7 +79,8 @@ fn close_queue(session: &Session, close: NodeId) -> Result<()> {
     }
 }
 
-/// Returns whether the queue or the session is closed or a task has died, which the training loop handles.
+/// Returns whether the error is one that the training loop handles: the queue or the session is closed, or a task has
+/// died.
 fn is_handled_by_loop(error: &client::Error) -> bool {
     let is_closed = matches!(error, client::Error::Closed);
     is_closed || matches!(error.code(), Code::Cancelled | Code::Aborted | Code::Unavailable)

@@ -1,4 +1,4 @@
-//! The hook that coordinates a replica with the others around its steps.
+//! The hook that coordinates a replica with the other replicas of its job.
 
 use super::{Hook, HookContext, MonitoredConfig, RunArgs, RunValues};
 use crate::coordination::Coordination;
@@ -27,7 +27,7 @@ pub(super) struct ReplicaHook {
     report: Arc<Mutex<SyncReport>>,
     thread: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
-    /// True if the job is over and all replicas know that.
+    /// True once the last step is saved and all replicas have been released from the job.
     is_job_over: bool,
 }
 
@@ -52,7 +52,7 @@ impl ReplicaHook {
         }
     }
 
-    /// Starts the chief's thread.
+    /// Starts the chief's thread, which applies the workers' gradients.
     fn start(&mut self, context: &HookContext<'_>, sync: &SyncReplicas) -> Result<()> {
         self.stop = Arc::default();
         let (session, coordinator) = (context.session.clone(), context.coordinator.clone());
@@ -63,7 +63,7 @@ impl ReplicaHook {
                 Aggregator { session: &session, sync: &sync, probes: &probes, lock, report, deadline };
             match aggregator.run(|| stop.load(Ordering::Acquire)) {
                 Ok(()) => {}
-                // A session closed by this replica is no failure.
+                // An error because this replica has closed the session is no failure.
                 Err(_) if stop.load(Ordering::Acquire) || session.is_closed() => {}
                 Err(error) => {
                     coordinator.record_failure(error);
@@ -78,7 +78,7 @@ impl ReplicaHook {
         Ok(())
     }
 
-    /// Reports that this worker has finished. The chief then waits until all workers have.
+    /// Records that this worker has finished; the chief then waits until all workers have finished.
     pub(super) fn finish(&mut self, context: &HookContext<'_>) -> Result<()> {
         if self.is_job_over {
             self.stop.store(true, Ordering::Release);
@@ -94,7 +94,7 @@ impl ReplicaHook {
         }
     }
 
-    /// Records that this replica has left; the chief's record says that the last step is saved.
+    /// Records that this replica has left; the chief's record tells the other replicas that the last step is saved.
     pub(super) fn leave(&mut self, context: &HookContext<'_>) -> Result<()> {
         match &self.coordination {
             _ if self.is_job_over || self.foreign_chief => Ok(()),
@@ -106,7 +106,7 @@ impl ReplicaHook {
         }
     }
 
-    /// Waits for the chief's thread, which other replicas need until the last of them has finished.
+    /// Waits until the chief's thread ends, which it does when the last replica has finished.
     fn join_chief_thread(&mut self, session: &Session, sync: &SyncReplicas) -> Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         let started = Instant::now();
@@ -160,10 +160,10 @@ impl Hook for ReplicaHook {
 
     fn before_recovery(&mut self, context: &HookContext<'_>) {
         self.stop.store(true, Ordering::Release);
-        // The close ends the runs that threads wait for. A task that is dead cannot answer it.
+        // The close ends the runs that threads wait for. Its error is ignored, because a dead task cannot answer.
         let _ = context.session.close();
         if let Some(thread) = self.thread.take() {
-            // The coordinator has the thread's failure.
+            // The result is ignored, because the thread has reported its failure to the coordinator.
             let _ = thread.join();
         }
         // A failure in the old session no longer matters.

@@ -1,4 +1,4 @@
-//! All hooks of a replica, in the order for each event.
+//! All hooks of a replica, run for each event in the order that the event needs.
 
 use super::replica_hook::ReplicaHook;
 use super::{Hook, HookContext};
@@ -12,12 +12,12 @@ pub(super) struct ReplicaHooks {
 }
 
 impl ReplicaHooks {
-    /// Combines the hooks.
+    /// Combines the replica's coordination hook and the user's hooks.
     pub(super) fn new(replica_hook: ReplicaHook, user_hooks: Vec<Box<dyn Hook>>) -> ReplicaHooks {
         ReplicaHooks { replica_hook, user_hooks }
     }
 
-    /// Returns all hooks, the replica's first.
+    /// Returns all hooks: the replica's coordination hook, then the user's hooks.
     pub(super) fn all(&mut self) -> impl DoubleEndedIterator<Item = &mut dyn Hook> {
         let user_hooks = self.user_hooks.iter_mut().map(|hook| &mut **hook as &mut dyn Hook);
         std::iter::once(&mut self.replica_hook as &mut dyn Hook).chain(user_hooks)
@@ -28,24 +28,24 @@ impl ReplicaHooks {
         1 + self.user_hooks.len()
     }
 
-    /// Runs all hooks after a session has been opened.
+    /// Runs [`Hook::after_create_session`] of all hooks.
     pub(super) fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
         self.all().try_for_each(|hook| hook.after_create_session(context))
     }
 
-    /// Runs all hooks before a session is given up.
+    /// Runs [`Hook::before_recovery`] of all hooks.
     pub(super) fn before_recovery(&mut self, context: &HookContext<'_>) {
         self.all().for_each(|hook| hook.before_recovery(context));
     }
 
-    /// Runs all hooks at the job's last step. The replica's comes last, because it reports to the others that
-    /// everything is saved.
+    /// Runs [`Hook::after_last_step`] of all hooks. The coordination hook comes last, because it reports to the other
+    /// replicas that everything is saved.
     pub(super) fn after_last_step(&mut self, context: &HookContext<'_>) -> Result<()> {
         self.all().rev().try_for_each(|hook| hook.after_last_step(context))
     }
 
-    /// Runs all hooks at the end. The checkpoint is saved after all replicas have finished, and only a chief
-    /// that has saved it reports so. A failing hook does not prevent the others from running.
+    /// Runs all hooks at the end of training. The last checkpoint is saved after all replicas have finished, and the
+    /// chief reports it as saved only if no hook has failed. A failing hook does not prevent other hooks from running.
     pub(super) fn end(&mut self, context: &HookContext<'_>) -> Vec<Result<()>> {
         let mut ended = vec![self.replica_hook.finish(context)];
         ended.extend(self.user_hooks.iter_mut().rev().map(|hook| hook.end(context)));

@@ -3,9 +3,8 @@
 use crate::election::LeaderStore;
 use std::sync::Arc;
 
-/// The rule that decides whether this replica is the chief: the replica that initialises, restores and saves
-/// variables, and does the strategy's work for the whole job. Every replica can be the chief, because all
-/// have the same graph.
+/// The rule that decides whether this replica is the chief: the replica that initialises, restores and saves variables,
+/// and applies the gradients of a synchronous job. Every replica can be the chief, because all have the same graph.
 #[derive(Clone, Debug, Default)]
 pub enum Role {
     /// This replica is always the chief. No other replica of the job may have this role.

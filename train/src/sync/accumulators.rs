@@ -10,7 +10,7 @@ pub(crate) struct Accumulators {
     all: Vec<Accumulator>,
     /// The number of gradients that an update needs in each accumulator, an `int32` scalar to be fed.
     pub(super) required: Output,
-    /// The number of tokens that follow an update, an `int32` vector of one element to be fed.
+    /// The number of tokens that an update enqueues for workers, an `int32` vector of one element to be fed.
     pub(super) tokens: Output,
     /// Sets the accumulators' step to the global step: they drop gradients of earlier steps from then on.
     pub(super) set_steps: NodeId,
@@ -25,7 +25,7 @@ struct Accumulator {
     dtype: DType,
     /// The number of gradients in the accumulator, an `int32` scalar.
     count: Output,
-    /// Takes the gradients out of the accumulator.
+    /// Removes all gradients from the accumulator.
     clear: NodeId,
 }
 
@@ -52,7 +52,8 @@ impl Accumulator {
         accumulator
     }
 
-    /// Returns the name of an accumulator op. Sparse accumulators have ops of their own only for gradients.
+    /// Returns the name of an accumulator op. Ops that take or apply gradients have a sparse form; all other ops of a
+    /// sparse accumulator have no prefix.
     fn op_name(&self, action: &str, of_gradients: bool) -> String {
         match (self.is_sparse, of_gradients) {
             (true, true) => format!("SparseAccumulator{action}"),
@@ -61,7 +62,7 @@ impl Accumulator {
         }
     }
 
-    /// Adds a node that takes the mean of at least `required` gradients.
+    /// Adds a node that waits for `required` gradients, empties the accumulator, and returns their mean.
     fn take(&self, scope: &Scope, required: Output) -> Vec<Output> {
         let op = self.op_name("TakeGradient", true);
         scope.op(&op).input(self.handle).input(required).attr("dtype", self.dtype).outputs()
@@ -135,13 +136,13 @@ impl Accumulators {
         gradients.iter().zip(&self.all).map(mean).collect()
     }
 
-    /// Returns the smallest number of gradients in any accumulator.
+    /// Returns the number of gradients in the accumulator that has the fewest.
     pub(super) fn min_count(&self, scope: &Scope) -> Output {
         let counts: Vec<Output> = self.all.iter().map(|a| a.count).collect();
         scope.reduce_min(scope.pack(&counts, 0), &[0], false)
     }
 
-    /// Returns each accumulator's number of gradients, and the node that takes them out.
+    /// Returns for each accumulator its number of gradients and the node that removes them.
     pub(super) fn counts_and_clears(&self) -> Vec<(Output, NodeId)> {
         self.all.iter().map(|a| (a.count, a.clear)).collect()
     }

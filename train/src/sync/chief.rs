@@ -14,16 +14,17 @@ use std::time::{Duration, Instant};
 /// The lock that the chief holds during an update: a holder of the lock reads all variables at one step.
 pub(crate) type UpdateLock = Arc<Mutex<()>>;
 
-/// The longest time between two reads of the job's state: a wake-up may be lost with the step that dequeued
-/// it.
+/// The longest time between two reads of the job's state. The chief also reads without being woken, because a wake-up
+/// is lost if the step that dequeued it fails.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The shortest time without progress after which late workers of accumulators get tokens.
+/// The shortest time without progress after which workers whose gradients an accumulator dropped get tokens.
 const QUIET_PERIOD: Duration = Duration::from_secs(2);
 
-/// The time between two reads if foreign clients may push to accumulators without waking the chief.
+/// The time between two reads of the job's state if TensorFlow clients may push to accumulators, which does not wake
+/// the chief.
 const ACCUMULATOR_POLL_INTERVAL: Duration = Duration::from_millis(25);
-/// The time between two reads if foreign clients have pushed to accumulators.
+/// The time between two reads of the job's state if TensorFlow clients have pushed to accumulators.
 const FOREIGN_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The numbers of updates made and of gradients dropped.
@@ -63,7 +64,7 @@ impl Aggregator<'_> {
             let decision = state.decide(self.sync.replicas_to_aggregate);
             if !decision.late.is_empty() && state.accumulated.is_none() {
                 self.release_late(&state, &decision.late)?;
-                // The vector of answered steps has changed.
+                // `state` is read again, because the vector of answered steps has changed.
                 continue;
             }
             match decision.verdict {
@@ -92,8 +93,8 @@ impl Aggregator<'_> {
                         checked = Instant::now();
                     }
                     let is_late = |worker: &usize| decision.late.iter().any(|(late, _)| late == worker);
-                    // All missing workers are late, or none has pushed for longer than three of the longest
-                    // steps.
+                    // All missing workers are late, or there has been no update for longer than three times the longest
+                    // step.
                     let is_quiet = missing.iter().all(is_late) || waited > QUIET_PERIOD.max(3 * longest);
                     if !was_woken && is_quiet && state.accumulated.is_some() && !decision.late.is_empty() {
                         self.wake_late(&state, &decision.late)?;
@@ -109,8 +110,8 @@ impl Aggregator<'_> {
         read_state(self.session, self.sync)
     }
 
-    /// Checks that all variables have values. This step contacts every task that holds variables: a chief
-    /// that waits for gradients might not contact a task that has died otherwise.
+    /// Checks that all variables have values. The check contacts every task that holds variables, so that a chief that
+    /// waits for gradients notices a task that has died.
     fn check_variables(&self) -> Result<()> {
         let names = missing(self.session, self.probes)?;
         if names.is_empty() {
@@ -153,8 +154,8 @@ impl Aggregator<'_> {
         Ok(())
     }
 
-    /// Gives tokens to workers whose late gradients were dropped by accumulators, if the token queue is empty
-    /// because others have dequeued all tokens. No worker would push again otherwise.
+    /// Gives tokens to workers whose late gradients were dropped by accumulators, if the shared token queue is empty
+    /// because other workers have dequeued all tokens. Without new tokens the late workers would never push again.
     fn wake_late(&self, state: &SyncState, late: &[(usize, i64)]) -> Result<()> {
         if self.session.run(&[], &[self.sync.worker_nodes.tokens.size], &[])?[0].item::<i32>()? > 0 {
             return Ok(());
@@ -169,8 +170,8 @@ impl Aggregator<'_> {
         Ok(())
     }
 
-    /// Returns the feeds of an update or a release: the next answered steps, and which workers get tokens or
-    /// how many tokens there are.
+    /// Returns the feeds of an update, or of tokens without an update: the next `sync_rep_answered`, and the workers
+    /// that get tokens or the number of tokens.
     fn answer_feeds(
         &self,
         state: &SyncState,
@@ -181,8 +182,8 @@ impl Aggregator<'_> {
         Ok(vec![(self.sync.chief_nodes.next_answered, answered), token_feed(self.sync, workers, tokens)?])
     }
 
-    /// Waits until `count` workers have reported a push or their end, for at most `pause`. Returns whether
-    /// they have.
+    /// Waits for at most `pause` until `count` workers have reported a push or their end. Returns whether they have
+    /// reported.
     fn wait(&self, count: usize, pause: Duration) -> Result<bool> {
         let count = i32::try_from(count).unwrap_or(i32::MAX);
         let arrivals = &self.sync.chief_nodes.arrivals;
@@ -195,13 +196,13 @@ impl Aggregator<'_> {
     }
 }
 
-/// Returns a random number for an attempt, which no other attempt of any chief has.
+/// Returns a random number for an attempt at an update, so that no two attempts have the same number.
 fn new_attempt() -> i64 {
     rand::random::<i64>() & i64::MAX
 }
 
-/// Returns the feed that decides which workers get tokens or, if all share one queue, how many tokens there
-/// are.
+/// Returns the feed that selects the workers that get tokens or, if all workers share one token queue, gives the number
+/// of tokens.
 pub(super) fn token_feed(sync: &SyncReplicas, workers: &[bool], tokens: usize) -> Result<(Output, Tensor)> {
     Ok(match &sync.gradients {
         GradientStore::InOrder(buffers) => {
@@ -228,18 +229,17 @@ fn read_state(session: &Session, sync: &SyncReplicas) -> Result<SyncState> {
     Ok(SyncState { step: number(0)?, own, pushed: numbers(1)?, answered: numbers(2)?, accumulated })
 }
 
-/// Queries of a job's state.
+/// Queries of the state of a synchronous job.
 impl SyncReplicas {
-    /// Returns the number of dropped gradients by worker since the job began, as counted on the parameter
-    /// servers.
+    /// Returns the number of dropped gradients by worker since the job began, as counted on the parameter servers.
     ///
-    /// A gradient in an accumulator counts as dropped if the global step had passed its step before it was
-    /// pushed.
+    /// A gradient pushed to an accumulator counts as dropped if it was computed at an earlier step than the global step
+    /// at the push.
     pub fn dropped_by_worker(&self, session: &Session) -> Result<Vec<i64>> {
         Ok(session.run(&[], &[self.chief_nodes.drops.counts], &[])?[0].to_i64s()?)
     }
 
-    /// Returns the error `Stalled` with the workers that the current step waits for, or `None` if it does not
+    /// Returns the error `Stalled` with the workers that the current step waits for, or `None` if the step does not
     /// wait.
     pub(crate) fn stalled(&self, session: &Session, waited: Duration) -> Result<Option<Error>> {
         let state = read_state(session, self)?;

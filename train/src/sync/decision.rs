@@ -20,9 +20,9 @@ pub(super) struct SyncState {
 /// The chief's decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Decision {
-    /// The workers whose gradients were computed at another step, with that step: an earlier one, or a later
-    /// one that the job has gone back from. Such gradients in buffers are dropped; accumulators decide
-    /// themselves.
+    /// The workers whose gradients were computed at another step, with that step: an earlier one, or a later one that
+    /// the job has gone back from. The chief drops such gradients in buffers; accumulators drop gradients of earlier
+    /// steps themselves.
     pub(super) late: Vec<(usize, i64)>,
     pub(super) verdict: Verdict,
 }
@@ -30,31 +30,31 @@ pub(super) struct Decision {
 /// The next action of the chief.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Stop: every worker with a row in the vectors has finished.
+    /// Stop: every worker that has pushed gradients has finished.
     #[default]
     Finished,
-    /// Update with the gradients of the `contributors`, of which `required` are enough. `active` workers have
-    /// not finished.
+    /// Update with the gradients of the workers that `contributors` marks; `required` gradients suffice. `active` is
+    /// the number of workers that have not finished.
     Update { contributors: Vec<bool>, required: usize, active: usize },
-    /// Wait: `have` of the `need` gradients have been pushed, and the workers `missing` have not pushed.
+    /// Wait: `have` of the `need` gradients of this step have been pushed; the workers `missing` have not pushed one.
     Wait { have: usize, need: usize, missing: Vec<usize> },
 }
 
-/// The numbers of the last attempts at an update, by phase.
+/// The numbers of the last attempts at a two-phase update, by phase and device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AttemptNumbers {
-    /// The last attempt that each device has prepared.
+    /// The number of the last attempt that each device has prepared.
     pub(super) prepared: Vec<i64>,
-    /// The last attempt that each device has committed.
+    /// The number of the last attempt that each device has committed.
     pub(super) committed: Vec<i64>,
-    /// The last attempt that began to take gradients out of accumulators.
+    /// The number of the last attempt that began to take gradients out of accumulators.
     pub(super) taking: i64,
 }
 
 /// The phase in which an update was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interruption {
-    /// No phase, or one without effect so far.
+    /// No phase, or a preparation that has had no lasting effect.
     None,
     /// Preparation: some accumulators have been emptied, and some staged values are missing.
     Taking,
@@ -81,16 +81,17 @@ impl SyncState {
     /// Returns the decision for updates that need `replicas_to_aggregate` gradients.
     pub(super) fn decide(&self, replicas_to_aggregate: usize) -> Decision {
         let workers = || self.pushed.iter().zip(&self.answered).enumerate();
-        // A push is unanswered if it differs from the last answered one. It need not be later: a job that has
-        // gone back to a checkpoint pushes earlier steps again.
+        // A push is unanswered if it differs from the last answered one. The pushed step may be the earlier one: after
+        // a job has gone back to a checkpoint, workers push earlier steps again.
         let is_unanswered = |pushed: i64, answered: i64| ![FINISHED, UNSET, answered].contains(&pushed);
         let active = self.pushed.iter().filter(|&&pushed| pushed != FINISHED).count();
         let need = replicas_to_aggregate.min(active);
-        // Foreign clients push to accumulators without an entry in `pushed`; they end with the last worker
-        // that has one.
+        // TensorFlow clients push to accumulators without an entry in `pushed`; the job ends when the last worker with
+        // an entry has finished.
         let is_foreign = |pushed: i64| self.accumulated.is_some() && pushed == UNSET;
         let others_are_foreign = self.pushed.iter().all(|&p| p == FINISHED || is_foreign(p));
-        // While the chief's own worker still trains, workers that have no entry yet are expected.
+        // While the chief's own worker still trains, the job does not end, because workers without an entry may still
+        // join.
         if need == 0 || (others_are_foreign && self.pushed.get(self.own) == Some(&FINISHED)) {
             return Decision::default();
         }

@@ -25,7 +25,7 @@ enum GradientBuffer {
     },
 }
 
-/// A variable whose first dimension is unknown and changes with each assignment.
+/// A variable that holds rows; their number, its first dimension, changes with each assignment.
 #[derive(Clone, Debug)]
 struct RowBuffer {
     handle: Output,
@@ -49,7 +49,7 @@ impl RowBuffer {
         RowBuffer { handle, dtype, initializer }
     }
 
-    /// Adds a node that reads all rows.
+    /// Adds a node that reads all rows of the buffer.
     fn read(&self, scope: &Scope) -> Output {
         scope.read_variable(self.handle, self.dtype)
     }
@@ -67,7 +67,8 @@ fn first_rows(scope: &Scope, all: Output, rank: usize, count: Output) -> Output 
 }
 
 impl GradientBuffers {
-    /// Adds the buffers. Dense ones are variables of `state`, which no checkpoint contains.
+    /// Adds the buffers. Buffers of dense gradients are variables of the collection `state`, which no checkpoint
+    /// contains.
     pub(super) fn new(
         state: &Variables,
         workers: usize,
@@ -104,7 +105,7 @@ impl GradientBuffers {
         GradientBuffers { buffers: gradients.iter().map(buffers_of).collect(), contributors }
     }
 
-    /// Returns the initializers of the buffers of rows, which are not in `state`.
+    /// Returns the initializers of the buffers of sparse gradients, which are not variables of the collection `state`.
     pub(super) fn initializers(&self) -> Vec<NodeId> {
         let initializers_of = |buffer: &GradientBuffer| match buffer {
             GradientBuffer::Dense(_) => Vec::new(),
@@ -141,7 +142,7 @@ impl GradientBuffers {
         pushes
     }
 
-    /// Returns the mean of the contributors' gradients for each variable, computed on its device and summed
+    /// Returns the mean of the contributors' gradients for each variable, computed on the variable's device and summed
     /// in the order of the workers.
     pub(super) fn means(
         &self,

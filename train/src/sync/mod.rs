@@ -1,13 +1,14 @@
 //! Synchronous training with parameter servers.
 //!
-//! Each worker writes the gradients of a step beside the variables, reports this, and waits for a token. The chief, in
-//! a thread of its own, reads which workers have pushed ([`decision`]), updates the variables once with the mean
-//! gradient, and hands out tokens that hold the next step. The whole state of the protocol is in variables and queues
-//! on the parameter servers, so that workers and chief can be restarted. An update is [`staged`] first and committed
-//! afterwards: a chief that finds an interrupted update resumes it.
+//! Each worker writes the gradients of a step to the devices of the variables, reports the push, and waits for a token.
+//! The chief, in a thread of its own, reads which workers have pushed ([`decision`]), updates the variables once with
+//! the mean gradient, and hands out tokens that contain the next step. The whole state of the protocol is in variables
+//! and queues on the parameter servers, so that workers and chief can be restarted. An update is [`staged`] first and
+//! committed afterwards: a chief that finds an interrupted update resumes it.
 //!
 //! A restarted worker that pushes a step again overwrites its earlier gradient; a late worker gets a token with the
-//! current step. `sync_rep_pushed` is initialised last and destroyed first: workers wait while it has no value.
+//! current step. The vector `sync_rep_pushed`, each worker's last pushed step, is initialised last and destroyed first:
+//! workers wait while it has no value.
 
 mod accumulators;
 mod chief;

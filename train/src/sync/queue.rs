@@ -11,7 +11,7 @@ pub(super) struct Queue {
     pub(super) size: Output,
     /// The number of elements that [`Queue::dequeued`] takes, an `int32` scalar to be fed.
     pub(super) count: Output,
-    /// Dequeues `count` elements, and waits until the queue has that many.
+    /// A vector of `count` elements dequeued together, once the queue has that many.
     pub(super) dequeued: Output,
 }
 

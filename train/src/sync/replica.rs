@@ -13,13 +13,14 @@ use crate::training::UpdateRule;
 use crate::variables::{Variable, Variables};
 use graph::{DType, NodeId, Output, PartialShape, Scope, Shape, Tensor};
 
-/// The initial entry of a worker in the job's vectors: no step pushed, none answered, not left.
+/// The initial entry of each worker in `sync_rep_pushed`, `sync_rep_answered` and `sync_rep_left`: no step pushed, no
+/// push answered by a token, not left.
 pub(super) const UNSET: i64 = -1;
 
 /// The entry in `sync_rep_pushed` of a worker that has finished.
 pub(super) const FINISHED: i64 = i64::MAX;
 
-/// A replica of a synchronous job.
+/// The nodes of a replica of a synchronous job, and its index and the numbers of replicas.
 #[derive(Clone, Debug)]
 pub struct SyncReplicas {
     /// The index of this worker.
@@ -42,7 +43,7 @@ pub struct SyncReplicas {
 pub(crate) struct WorkerNodes {
     /// Sets this replica's local step to the global step.
     pub(super) adopt_step: NodeId,
-    /// Records the pushed step in `sync_rep_pushed` after the pushes, and wakes the chief.
+    /// Records the local step in `sync_rep_pushed` after the gradients have been pushed, and wakes the chief.
     pub(crate) report: NodeId,
     /// Records in `sync_rep_pushed` that this worker pushes no more gradients, and wakes the chief.
     pub(super) finish: NodeId,
@@ -62,14 +63,14 @@ pub(super) struct ChiefNodes {
     pub(super) accumulated: Output,
     /// The indices of workers that have pushed or finished.
     pub(super) arrivals: Queue,
-    /// Destroys `sync_rep_pushed`, so that workers wait.
+    /// Destroys `sync_rep_pushed`, so that workers that join wait.
     pub(super) shut: NodeId,
     /// Initialises all state of the job except `sync_rep_pushed`.
     pub(super) initialize: NodeId,
-    /// Initialises `sync_rep_pushed`, so that workers go on.
+    /// Initialises `sync_rep_pushed`, so that workers that wait to join go on.
     pub(super) open: NodeId,
     pub(super) update: TwoPhaseUpdate,
-    /// Hands out tokens that hold the global step, without an update.
+    /// Enqueues tokens that contain the global step, without an update.
     pub(super) release: NodeId,
     /// The next value of `sync_rep_answered`, fed to an update and to `release`: a vector of `int64`.
     pub(super) next_answered: Output,
@@ -80,7 +81,7 @@ pub(super) struct ChiefNodes {
 #[derive(Clone, Debug)]
 pub(super) struct DropCounter {
     pub(super) counts: Output,
-    /// Adds the fed `increments` to the counts.
+    /// Adds `increments`, a vector of `int64` to be fed, to the counts.
     pub(super) add: NodeId,
     pub(super) increments: Output,
 }
@@ -93,7 +94,8 @@ pub(crate) enum GradientStore {
 }
 
 impl GradientStore {
-    /// Returns the placeholder that decides which workers get tokens, or how many tokens there are.
+    /// Returns the placeholder for the workers that get tokens, or for the number of tokens if all workers share one
+    /// queue.
     fn receivers(&self) -> Output {
         match self {
             GradientStore::InOrder(buffers) => buffers.contributors,
@@ -114,13 +116,13 @@ pub(crate) struct ReplicaBuilder<'a> {
 
 /// The variables and queues of the job that the nodes of both the worker and the chief use.
 pub(super) struct SharedNodes {
-    /// The scope of nodes beside the global step.
+    /// The scope whose nodes are on the device of the global step.
     pub(super) at: Scope,
     pub(super) global_step: Variable,
     /// The job's variables except `sync_rep_pushed`. No checkpoint contains them: a job that resumes from a
     /// checkpoint initialises them anew.
     pub(super) state: Variables,
-    /// The collection of `sync_rep_pushed` alone, which is initialised after all others.
+    /// The collection of the variable `sync_rep_pushed` alone, which is initialised after all other variables.
     open_state: Variables,
     pushed: Variable,
     pub(super) answered: Variable,
@@ -134,7 +136,7 @@ pub(super) struct SharedNodes {
 
 /// The nodes of a worker's training step.
 struct WorkerStep {
-    /// The step as a whole, which ends when a token has been taken.
+    /// The whole step, which ends when the worker has dequeued its token.
     train: NodeId,
     is_stale: Output,
     /// Records the push in `sync_rep_pushed`.
@@ -155,10 +157,10 @@ struct ChiefUpdate {
 }
 
 impl ReplicaBuilder<'_> {
-    /// Adds a replica's graph. Returns its training step, which ends when the worker has its token.
+    /// Adds a replica's graph. Returns its training step, which ends when the worker has dequeued its token.
     ///
-    /// The worker's and the chief's nodes are both added in two stages: generated node names depend on the order in
-    /// which nodes are added.
+    /// The worker's and the chief's nodes are each added in two stages, because generated node names depend on the
+    /// order in which nodes are added.
     pub(crate) fn build(
         &self,
         gradients: &[(Variable, Gradient)],
@@ -183,7 +185,7 @@ impl ReplicaBuilder<'_> {
         (train, replicas)
     }
 
-    /// Adds the job's variables and queues, and the worker's pushes, whose nodes are returned too.
+    /// Adds the job's variables and queues, and the nodes that push the worker's gradients, which are returned second.
     fn shared_nodes(
         &self,
         gradients: &[(Variable, Gradient)],
@@ -238,7 +240,8 @@ impl ReplicaBuilder<'_> {
         (shared, pushes)
     }
 
-    /// Adds the worker's training step: the pushes, the records of them, and the wait for a token.
+    /// Adds the worker's training step: the pushes of gradients, the records in `sync_rep_pushed`, and the wait for a
+    /// token.
     fn worker_step(
         &self,
         shared: &SharedNodes,
@@ -253,7 +256,7 @@ impl ReplicaBuilder<'_> {
         let then = at.control(pushes);
         let mark = then.resource_scatter_update(pushed.handle, me, at.expand_dims(local_step.value, 0));
         let mark_pushed = match &shared.gradients {
-            // The chief itself counts late gradients in buffers.
+            // Late gradients in buffers are counted by the chief.
             GradientStore::InOrder(_) => mark,
             GradientStore::Accumulators(_) => {
                 let late = at.expand_dims(at.cast(is_stale, DType::Int64), 0);
@@ -281,7 +284,7 @@ impl ReplicaBuilder<'_> {
         }
     }
 
-    /// Adds the chief's update, and collects the initializers of the job's state, which the update has completed.
+    /// Adds the chief's update, and collects the initializers of the job's state, whose last variables the update adds.
     fn chief_update(&self, shared: &SharedNodes, gradients: &[(Variable, Gradient)]) -> ChiefUpdate {
         let by_worker =
             |name: &str| self.scope.placeholder(name, DType::Int64, PartialShape::from([self.workers]));
@@ -323,26 +326,27 @@ impl ReplicaBuilder<'_> {
         }
     }
 
-    /// Adds a node that runs after `after` and wakes the chief.
+    /// Adds a node that runs after `after` and wakes the chief by enqueuing this worker's index in `sync_rep_arrivals`.
     fn wake_chief(&self, shared: &SharedNodes, after: NodeId) -> NodeId {
         let then = shared.at.control(&[after]);
         shared.arrivals.enqueue(&then, then.constant(self.worker as i32))
     }
 
-    /// Returns the queue of this worker's tokens, or the only one if all workers share it.
+    /// Returns the queue of this worker's tokens, which all workers share if there is only one.
     fn own_tokens<'s>(&self, shared: &'s SharedNodes) -> &'s Queue {
         &shared.token_queues[self.worker.min(shared.token_queues.len() - 1)]
     }
 }
 
 impl SharedNodes {
-    /// Adds the nodes that read and write all vectors of the job by worker.
+    /// Adds the nodes that read and write the rows of `sync_rep_pushed`, `sync_rep_answered` and `sync_rep_left`.
     fn roster(&self) -> Roster {
         let vectors = [&self.pushed, &self.answered, &self.left].map(|vector| (vector.handle, vector.value));
         Roster::new(&self.at, vectors)
     }
 
-    /// Adds a node that, after `after`, hands out tokens to `receivers` and assigns `next_answered`.
+    /// Adds a node that, after `after`, enqueues tokens for `receivers` and assigns `next_answered` to
+    /// `sync_rep_answered`.
     pub(super) fn release(&self, after: &[NodeId], receivers: Output, next_answered: Output) -> NodeId {
         let then = self.at.control(after);
         let step = then.read_variable(self.global_step.handle, DType::Int64);

@@ -1,4 +1,4 @@
-//! The state of each worker, beside the global step: one row for each worker in three vectors of `int64`.
+//! The state of each worker, on the device of the global step: one entry for each worker in three vectors of `int64`.
 
 use super::replica::{FINISHED, UNSET};
 use crate::error::Result;
@@ -15,7 +15,7 @@ pub(super) struct Roster {
     pub(super) pushed: Output,
     /// The last pushed step for which each worker got a token.
     pub(super) answered: Output,
-    /// The last step of the job as recorded by each worker when it left, [`EARLY`], or [`UNSET`] for a worker
+    /// For each worker the last step of the job, recorded when the worker left, [`EARLY`], or [`UNSET`] for a worker
     /// that has not left.
     pub(super) left: Output,
     /// The indices of the rows to write, a vector of `int64` to be fed.
@@ -51,8 +51,8 @@ impl Roster {
         };
         let indices = fed("which");
         let new_rows = [fed("pushed"), fed("answered"), fed("left")];
-        // The vectors are written in this order, so that a reader between two writes never takes an old push
-        // for one that has not been answered.
+        // The vectors are written in this order, so that a reader between two writes never takes an old push for an
+        // unanswered one.
         let write = |before: Option<NodeId>, ((handle, _), rows): (&(Output, Output), Output)| {
             Some(at.control(before.as_slice()).resource_scatter_update(*handle, indices, rows))
         };

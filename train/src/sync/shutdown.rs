@@ -1,11 +1,10 @@
-//! The end of a synchronous job: no worker leaves while the last step may still be lost, because all are needed
+//! The end of a synchronous job: no worker leaves while the last step may still be lost, because all workers are needed
 //! to repeat it.
 //!
-//! A worker that reaches the last step marks itself as finished in `sync_rep_pushed`, and waits. The chief has
-//! then saved its checkpoint. Once no worker is in a step, the chief writes the last step to its row of
-//! `sync_rep_left`; the others read it there and write their rows, and the chief leaves last. All of this state
-//! is beside the global step: if that parameter server dies, the job goes back and no row of `sync_rep_left` is
-//! set.
+//! A worker that reaches the last step marks itself as finished in `sync_rep_pushed`, and waits. The chief has then
+//! saved its checkpoint. Once no worker is in a step, the chief writes the last step to its row of `sync_rep_left`; the
+//! other workers read that row and write their own, and the chief leaves last. These vectors are on the device of the
+//! global step: if its parameter server dies, the job goes back and no row of `sync_rep_left` is set.
 
 use super::replica::{FINISHED, SyncReplicas, UNSET};
 use super::roster::{EARLY, WorkerRow};
@@ -15,14 +14,14 @@ use graph::{NodeId, Output, Tensor};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the chief waits for other workers to leave. A worker that has not left by then is dead, or will
-/// come back to the saved state.
+/// The longest time that the chief waits for other workers to leave. A worker that has not left by then is dead, or
+/// finds the saved state when it joins again.
 const LONGEST_WAIT_FOR_LEAVING: Duration = Duration::from_secs(10);
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// The node that records that this worker has left.
+/// The node that records that this worker has left, and its feed.
 #[derive(Clone, Debug)]
 pub(super) struct LeaveNodes {
     /// Writes `mark` to this worker's row of `sync_rep_left`.
@@ -38,13 +37,14 @@ struct JobProgress {
 }
 
 impl JobProgress {
-    /// Returns whether `last_step` is saved: a worker, the chief first, has recorded that it left at that step.
+    /// Returns whether `last_step` is saved: the chief, who leaves first, or another worker has recorded that it left
+    /// at that step.
     fn is_last_step_saved(&self, last_step: i64) -> bool {
         self.workers.iter().any(|worker| worker.left >= last_step)
     }
 
-    /// Returns the workers that are in a step. A worker that has not pushed since it joined is not one of
-    /// them: its first push, or a later session of it, ends with the news that the job is over.
+    /// Returns the workers that have pushed and not finished. A worker that has not pushed since it joined is left out:
+    /// it learns that the job is over at its first push or in a later session.
     fn workers_in_step(&self) -> Vec<usize> {
         self.workers_where(|worker| worker.pushed != FINISHED && worker.pushed != UNSET)
     }
@@ -61,7 +61,7 @@ impl JobProgress {
     }
 }
 
-/// The end of training.
+/// The end of a synchronous job.
 impl SyncReplicas {
     /// Records that this worker pushes no more gradients.
     pub(crate) fn finish(&self, session: &Session) -> Result<()> {
@@ -69,8 +69,8 @@ impl SyncReplicas {
         Ok(())
     }
 
-    /// Lets the other workers leave after the last step, which the chief has saved, and waits until they
-    /// have. Workers in a step are waited for first, for at most `time_limit`.
+    /// Lets the other workers leave after the last step, which the chief has saved, and waits until they have left.
+    /// First waits for workers in a step to finish it, for at most `time_limit`.
     pub(crate) fn release_workers(
         &self,
         session: &Session,
@@ -96,11 +96,11 @@ impl SyncReplicas {
         Ok(())
     }
 
-    /// Waits until the chief has recorded that the last step is saved, then leaves. Leaves without that after
-    /// `time_limit`.
+    /// Waits until the chief has recorded that the last step is saved, then records that this worker leaves. Leaves
+    /// without the chief's record after `time_limit`.
     ///
     /// # Errors
-    /// `StepsLost` if steps are lost, which all replicas have to repeat.
+    /// `StepsLost` if the job has gone back to an earlier step, so that all replicas have to repeat steps.
     pub(crate) fn await_release(
         &self,
         session: &Session,
@@ -131,8 +131,8 @@ impl SyncReplicas {
         self.leave(session, EARLY)
     }
 
-    /// Records that this worker has left at `step`. The chief's record lets other workers leave that have
-    /// reached this step.
+    /// Records that this worker has left at `step`. The chief's record tells workers that have reached `step` that they
+    /// may leave.
     pub(crate) fn leave(&self, session: &Session, step: i64) -> Result<()> {
         session.run(
             &[(self.worker_nodes.leave.mark, Tensor::vector(&[step])?)],

@@ -1,20 +1,20 @@
-//! Staged updates: new values are computed in variables of their own and then committed. Both phases can be
-//! repeated, so that an interrupted update loses nothing.
+//! Staged updates: new values are computed in separate variables, and then assigned to the model's variables (the
+//! commit). Both phases can be repeated, so that an interrupted update loses nothing.
 
 use crate::variables::Variable;
 use graph::{DType, NodeId, Output, PartialShape, Scope};
 use std::cell::RefCell;
 
-/// The destination of an update's writes.
+/// The mode of an update: in place, or staged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum UpdateMode<'a> {
-    /// The variables themselves.
+    /// The update writes the model's variables.
     InPlace,
-    /// Staged values, which a commit assigns to the variables.
+    /// The update writes staged values, which a commit assigns to the model's variables.
     Staged(&'a StagedUpdate),
 }
 
-/// The variable that an update writes: the model's variable, or its staged value.
+/// The variable that an update writes: the model's variable, or the variable of its staged value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriteTarget {
     pub(crate) handle: Output,
@@ -28,16 +28,16 @@ pub(crate) struct WriteTarget {
 pub(crate) struct StagedUpdate {
     /// A scope without control inputs.
     scope: Scope,
-    /// True if a sparse gradient stages only the rows that it changes. This is false if another node reads
-    /// whole new values ([`UpdateMode::new_value`]).
+    /// True if a sparse gradient stages only the rows that it changes. It must be false if a node reads the new value
+    /// of a whole variable ([`UpdateMode::new_value`]).
     rows_only: bool,
     values: RefCell<Vec<StagedValue>>,
 }
 
-/// A staged value.
+/// The new value of a variable, or of some of its rows, before the commit.
 #[derive(Clone, Debug)]
 struct StagedValue {
-    /// The original variable.
+    /// The model's variable, to which the commit assigns the staged value.
     original: Variable,
     target: WriteTarget,
     /// The indices of the staged rows, or `None` if the whole variable is staged.
@@ -122,8 +122,8 @@ impl StagedUpdate {
         self.values.borrow().iter().find(|value| value.original.name == variable.name).cloned()
     }
 
-    /// Returns the staged value of a variable, and adds it if there is none. It starts as `now`, the current
-    /// value of the variable or, with `rows`, of these rows.
+    /// Returns the staged value of a variable, which is added if there is none. A new staged value is initialised to
+    /// `now`, the current value of the variable or, with `rows`, of these rows.
     fn stage(
         &self,
         scope: &Scope,
@@ -155,15 +155,15 @@ impl StagedUpdate {
         StagedRows { handle, save_node: scope.assign_variable(handle, rows) }
     }
 
-    /// Adds a variable on the device of `beside`, without an initializer.
+    /// Adds a variable without an initializer on the device of `beside`, and returns its handle.
     fn handle(&self, beside: &Variable, name: &str, dtype: DType, shape: PartialShape) -> Output {
         let scope = self.scope.colocate_with(beside.handle.node);
         let handle = scope.op("VarHandleOp").name(name).attr("dtype", dtype).attr("shape", shape);
         handle.attr("shared_name", name).output()
     }
 
-    /// Adds the nodes that assign the staged values to the variables. They may run again with the same
-    /// result, as long as the staged values are the same.
+    /// Adds the nodes that assign the staged values to the variables. The nodes give the same result when they run
+    /// again, as long as the staged values are unchanged.
     pub(super) fn commit(&self) -> Vec<(Variable, NodeId)> {
         let commit = |staged: &StagedValue| {
             let beside = self.scope.colocate_with(staged.original.handle.node);

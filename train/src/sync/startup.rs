@@ -12,9 +12,9 @@ use client::Session;
 use graph::{Bool8, Code, NodeId, Output, Tensor};
 use std::time::Duration;
 
-/// The timeout of the first step that empties a queue.
+/// The time limit of the first try to empty a queue.
 const SHORTEST_DRAIN: Duration = Duration::from_millis(500);
-/// The timeout from which on a failure to empty a queue is an error.
+/// The time limit from which on a try to empty a queue that times out is an error.
 const LONGEST_DRAIN: Duration = Duration::from_secs(60);
 
 impl AttemptNumbers {
@@ -27,15 +27,15 @@ impl AttemptNumbers {
     }
 }
 
-/// The start of a session.
+/// The start of a session of a synchronous job.
 impl SyncReplicas {
     /// Returns whether a chief has initialised the job's state.
     pub(crate) fn is_open(&self, session: &Session) -> Result<bool> {
         Ok(session.run(&[], &[self.is_open], &[])?[0].item::<Bool8>()?.get())
     }
 
-    /// Makes workers wait until [`SyncReplicas::open`]. Returns the workers that have left for good, if the
-    /// roster still has a value.
+    /// Makes workers that join wait until [`SyncReplicas::open`]. Returns the workers that left before the last step,
+    /// or none if the roster has no value.
     pub(crate) fn shut(&self, session: &Session) -> Result<Vec<usize>> {
         let rows = if self.is_open(session)? { self.roster.read(session)? } else { Vec::new() };
         session.run(&[], &[], &[self.chief_nodes.shut])?;
@@ -43,9 +43,9 @@ impl SyncReplicas {
         Ok(rows.iter().enumerate().filter_map(has_left).collect())
     }
 
-    /// Initialises the job's state after the variables were initialised or restored, and lets workers go on.
-    /// Gradients pushed before are discarded, and workers that wait for a token from before get one. The
-    /// workers in `gone` have left, so updates do not wait for them.
+    /// Initialises the job's state after the variables were initialised or restored, and lets workers join. Gradients
+    /// that were pushed before are discarded, and workers that already wait for a token get one. The workers in `gone`
+    /// have left, so updates do not wait for them.
     pub(crate) fn open(&self, session: &Session, gone: &[usize]) -> Result<()> {
         self.clear(session)?;
         session.run(&[], &[], &[self.chief_nodes.initialize])?;
@@ -54,9 +54,9 @@ impl SyncReplicas {
         self.roster.mark_gone(session, gone)
     }
 
-    /// Resumes a job whose chief has died or whose update was interrupted. With buffers, every unanswered
-    /// push is answered by the next update. Accumulators do not say which worker pushed, so all workers get
-    /// tokens unless some tokens are left.
+    /// Resumes a job whose chief has died or whose update was interrupted. With buffers, every unanswered push is
+    /// answered by the next update. Accumulators do not record the workers that pushed, so all workers get tokens
+    /// unless tokens are left in the queue.
     pub(crate) fn take_over(&self, session: &Session) -> Result<()> {
         let interruption = Interruption::of(&AttemptNumbers::of(session, &self.chief_nodes.update)?);
         if interruption == Interruption::Commit {
@@ -73,8 +73,8 @@ impl SyncReplicas {
         }
         session.run(&[], &[], &[accumulators.set_steps])?;
         if interruption == Interruption::Taking {
-            // All workers get tokens, because one that has just pushed waits for one. A surplus token only
-            // lets a worker push once more.
+            // All workers get tokens, because a worker that has just pushed waits for one. A surplus token only lets a
+            // worker push once more.
             self.give_to_all(session)?;
             session.run(&[], &[], &[self.chief_nodes.update.forget_taking])?;
         } else if session.run(&[], &[self.worker_nodes.tokens.size], &[])?[0].item::<i32>()? == 0 {
@@ -83,8 +83,9 @@ impl SyncReplicas {
         Ok(())
     }
 
-    /// Resets the rows of workers that left the job at its last step: the job goes on, because it has a later
-    /// last step or because its chief died at the end. A worker that has already pushed since gets a token.
+    /// Resets the rows of workers that left the job at its last step: the job goes on, because it has a later last step
+    /// or because its chief died at the end. With gradient buffers these workers also get tokens, because they may have
+    /// pushed again already.
     fn reset_returning(&self, session: &Session) -> Result<()> {
         let mut rows = self.roster.read(session)?;
         let is_returning: Vec<bool> = rows.iter().map(|e| e.pushed == FINISHED && e.left >= 0).collect();
@@ -112,7 +113,7 @@ impl SyncReplicas {
         self.give_tokens(session, &vec![WorkerRow::NEW; self.workers], &vec![true; self.workers])
     }
 
-    /// Gives tokens to the workers in `gets`, or as many tokens to all workers that share a queue. The
+    /// Gives tokens to the workers that `gets` marks or, if all workers share one queue, enqueues as many tokens. The
     /// answered steps of `rows` are written unchanged.
     fn give_tokens(&self, session: &Session, rows: &[WorkerRow], gets: &[bool]) -> Result<()> {
         let answered: Vec<i64> = rows.iter().map(|row| row.answered).collect();
@@ -126,14 +127,15 @@ impl SyncReplicas {
     /// Gives each worker a token, and removes tokens that no worker waits for.
     fn release_all(&self, session: &Session) -> Result<()> {
         self.give_to_all(session)?;
-        // Each worker that waited has its token; workers that did not wait must not find one.
+        // Each worker that waited has dequeued its token; tokens left in the shared queue must not reach workers that
+        // did not wait.
         if let GradientStore::Accumulators(_) = &self.gradients {
             self.drain(session, &self.worker_nodes.tokens)?;
         }
         Ok(())
     }
 
-    /// Removes pushed gradients and their reports.
+    /// Removes the reports of pushes from `sync_rep_arrivals`, and pushed gradients from accumulators.
     fn clear(&self, session: &Session) -> Result<()> {
         self.drain(session, &self.chief_nodes.arrivals)?;
         if let GradientStore::Accumulators(accumulators) = &self.gradients {
@@ -153,7 +155,8 @@ impl SyncReplicas {
         Ok(())
     }
 
-    /// Empties a queue. Elements that other clients dequeue meanwhile are not waited for.
+    /// Empties a queue. The elements are counted again after each time limit, because other clients may dequeue some of
+    /// them meanwhile.
     fn drain(&self, session: &Session, queue: &Queue) -> Result<()> {
         let mut time_limit = SHORTEST_DRAIN;
         loop {
@@ -163,7 +166,7 @@ impl SyncReplicas {
             }
             match session.step().feed(queue.count, size).target(queue.dequeued).timeout(time_limit).run() {
                 Ok(_) => {}
-                // A step that timed out has put its elements back.
+                // A dequeue that times out puts the elements that it had taken back into the queue.
                 Err(error) if error.code() == Code::DeadlineExceeded && time_limit < LONGEST_DRAIN => {
                     time_limit *= 2;
                 }
@@ -172,10 +175,10 @@ impl SyncReplicas {
         }
     }
 
-    /// Lets this worker join at the global step: its row is reset, whatever it had pushed or finished before,
-    /// and its old tokens are removed.
+    /// Lets this worker join the job at the global step: its row in the roster is reset, and old tokens in its queue
+    /// are removed.
     pub(crate) fn join(&self, session: &Session) -> Result<()> {
-        // A foreign chief does not initialise the roster.
+        // A chief that is a TensorFlow client does not initialise the roster.
         if self.is_open(session)? {
             self.roster.reset(session, &[self.worker])?;
         }

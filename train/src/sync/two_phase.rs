@@ -26,7 +26,7 @@ pub(super) struct TwoPhaseUpdate {
     /// The number of the last attempt that began to take gradients from the accumulators, a scalar `int64`. It is stored
     /// because each gradient can be taken only once.
     pub(super) taking: Output,
-    /// Resets `taking`.
+    /// Sets `taking` to [`UNSET`], because no attempt is taking gradients any more.
     pub(super) forget_taking: NodeId,
 }
 
@@ -38,8 +38,8 @@ impl TwoPhaseUpdate {
 }
 
 impl ReplicaBuilder<'_> {
-    /// Adds an update. Its commit assigns the fed `next_answered` to `sync_rep_answered`, and hands out a token to each
-    /// worker whose entry changes.
+    /// Adds the nodes of an update. Its commit assigns the fed `next_answered` to `sync_rep_answered`, and hands out a
+    /// token to each worker whose entry changes.
     pub(super) fn two_phase_update(
         &self,
         shared: &SharedNodes,
@@ -64,7 +64,7 @@ impl ReplicaBuilder<'_> {
         let prepared = self.rule.changes(self.scope, self.variables, &means, UpdateMode::Staged(&staged));
         let committed = staged.commit();
 
-        // The commit may be repeated, so all its other inputs are staged in variables too.
+        // The commit may be repeated, so its inputs besides the staged values are saved in variables too.
         let updating = number(state, "sync_rep_updating");
         let stage = |name: &str, value: Output| {
             let first = Initializer::Zeros;
@@ -121,9 +121,9 @@ impl ReplicaBuilder<'_> {
     }
 }
 
-/// The nodes of an update on one device.
+/// The nodes of a two-phase update on one device.
 struct DeviceNodes {
-    /// A variable on the device.
+    /// A variable on the device, beside which further nodes are placed.
     beside: Variable,
     /// The nodes that stage values.
     prepared: Vec<NodeId>,

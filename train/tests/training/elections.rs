@@ -49,7 +49,7 @@ fn a_leader_that_resigns_or_dies_is_replaced_at_once() -> Fallible {
     assert_eq!(a.campaign()?, Some(1));
     a.resign(1)?;
     assert_eq!((b.campaign()?, a.keep(1)?, a.campaign()?), (Some(2), false, None));
-    // The drop unlocks the file, like the end of its process.
+    // Dropping the store unlocks its term's file, as the end of its process would.
     drop(b);
     assert_eq!(a.campaign()?, Some(3));
     Ok(())
@@ -185,7 +185,7 @@ fn a_waiting_replica_takes_over_the_chiefs_hooks() -> Fallible {
     let step = b.run(&[], &[training.global_step], &[])?.ok_or("training has ended")?[0].item::<i64>()?;
     b.run(&[], &[], &[training.train])?;
     let notes = fs::read_to_string(folder.0.join("notes"))?;
-    // The step that `b` did before it was the chief is not among the notes.
+    // The hook of `b` did not run in the step that `b` did before it was the chief.
     assert!(
         notes.starts_with("a 1 b ") && !notes.contains("b 2 ") && notes.contains(&format!("b {} ", step + 1)),
         "{notes}"

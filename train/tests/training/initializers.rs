@@ -52,7 +52,7 @@ fn truncated_normal_stays_within_two_deviations() -> Fallible {
     let values = value.values::<f32>()?;
     assert!(largest(values) <= 1.0 && largest(values) > 0.95, "{}", largest(values));
     let deviation = (values.iter().map(|v| v * v).sum::<f32>() / values.len() as f32).sqrt();
-    // Truncation at two deviations leaves 0.88 of the standard deviation.
+    // A normal distribution truncated at two standard deviations has 0.88 of its standard deviation.
     assert!((deviation - 0.88 * 0.5).abs() < 0.01, "{deviation}");
     Ok(())
 }

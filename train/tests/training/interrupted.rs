@@ -1,5 +1,5 @@
-//! Staged synchronous updates: they give the same bits as updates in place, and an interrupted one loses
-//! nothing.
+//! Staged synchronous updates: the results have the same bits as those of updates in place, and an interrupted update
+//! loses nothing.
 
 use super::Fallible;
 use anabranch_train::{
@@ -19,7 +19,7 @@ struct Model {
     ids: Output,
 }
 
-/// Places the vector and the shared state on the first of two devices, and the table on the second.
+/// Places the vector and the job's shared state on the first of two CPU devices, and the table on the second.
 fn on_two_devices(node: &Node) -> DeviceSpec {
     if node.op.name() != "VarHandleOp" {
         return DeviceSpec::default();
@@ -94,7 +94,7 @@ fn global_step(server: &Arc<Server>, model: &Model) -> Fallible<i64> {
     Ok(open_session(server, model)?.run(&[], &[model.training.global_step], &[])?[0].item()?)
 }
 
-/// Returns all variables by name, with slots and averages.
+/// Returns the name and value of each variable of the model, including slots and moving averages, sorted by name.
 fn values(server: &Arc<Server>, model: &Model) -> Fallible<Vec<(String, Tensor)>> {
     let mut all = model.training.variables.all();
     all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -103,7 +103,7 @@ fn values(server: &Arc<Server>, model: &Model) -> Fallible<Vec<(String, Tensor)>
     Ok(all.into_iter().map(|v| v.name).zip(values).collect())
 }
 
-/// Assigns a variable of the model by name.
+/// Assigns `value` to the variable `name` of the model.
 fn assign(server: &Arc<Server>, model: &Model, name: &str, value: Tensor) -> Fallible {
     let variable = model.graph.find(name).ok_or_else(|| format!("no variable {name}"))?;
     let scope = Scope::new().device(&model.graph.node(variable).device);
@@ -113,7 +113,7 @@ fn assign(server: &Arc<Server>, model: &Model, name: &str, value: Tensor) -> Fal
     Ok(())
 }
 
-/// Returns a matrix in which these rows are overwritten.
+/// Returns a copy of `matrix` in which all elements of `rows` are 9.
 fn overwrite_rows(matrix: &Tensor, rows: &Tensor) -> Fallible<Tensor> {
     let (mut matrix, columns) = (matrix.clone(), matrix.shape()[1]);
     let values = matrix.values_mut::<f32>()?;
@@ -156,8 +156,8 @@ fn staged_updates_give_the_same_bits_as_updates_in_place() -> Fallible {
     Ok(())
 }
 
-/// Sets the counters of `phase` on these devices to the number of an attempt that the other devices do not
-/// have. The last device is that of the shared state.
+/// Sets the attempt number of `phase` to 5 on `devices`; on other devices it keeps another number. The index after the
+/// last device of a variable is that of the job's shared state.
 fn mark_phase_done(server: &Arc<Server>, model: &Model, phase: &str, devices: Range<u32>) -> Fallible {
     for device in devices {
         assign(server, model, &format!("sync_rep_{phase}/{device}"), 5i64.into())?;
@@ -165,7 +165,7 @@ fn mark_phase_done(server: &Arc<Server>, model: &Model, phase: &str, devices: Ra
     Ok(())
 }
 
-/// Pushes gradients of wrong rows, and empties the vector's accumulator.
+/// Pushes gradients of rows that are not in the step's batch, and empties the vector's accumulator.
 fn empty_one_accumulator(server: &Arc<Server>, model: &Model) -> Fallible {
     let session = open_session(server, model)?;
     let nodes_of = |op: &'static str| {
@@ -194,7 +194,7 @@ fn check_resumption(aggregation: Aggregation, optimizer: &Optimizer, devices: u3
     let on = server()?;
     train(&on, &model, STEPS)?;
     assert_eq!(values(&on, &model)?, expected, "{case}");
-    // The commit was interrupted before these variables and the step.
+    // A commit is simulated that was interrupted before it wrote the table, the global step and, on one device, `w`.
     if devices == 1 {
         assign(&on, &model, "w", lost()?)?;
     }
@@ -206,8 +206,7 @@ fn check_resumption(aggregation: Aggregation, optimizer: &Optimizer, devices: u3
     train(&on, &model, STEPS)?;
     assert_eq!(values(&on, &model)?, expected, "{case}");
 
-    // The preparation ended on one device only: its staged values must be discarded, and nothing else has
-    // changed.
+    // A preparation is simulated that ended on the first device only: the job must discard its staged values.
     assign(&on, &model, "w/sync_rep_next", lost()?)?;
     mark_phase_done(&on, &model, "prepared", 0..1)?;
     if aggregation == Aggregation::Accumulators {

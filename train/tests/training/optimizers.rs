@@ -1,4 +1,4 @@
-//! Tests of each optimizer: its first step against a reference formula, and its convergence to the minimum.
+//! Tests of each optimizer: its first step compared with a formula, and its convergence to the minimum.
 
 use super::{Fallible, assert_close, session};
 use anabranch_train::{Initializer, Optimizer, Strategy, Training, Variables};
@@ -7,7 +7,7 @@ use graph::{DType, Output, Scope, Tensor};
 const START: [f64; 2] = [1.0, -2.0];
 const RATE: f64 = 0.1;
 
-/// Adds half the square of the distance from 0, whose gradient is the variable itself.
+/// Adds the loss `sum(w²) / 2`, whose gradient is `w` itself.
 fn bowl(scope: &Scope, variables: &Variables, _: &[Output]) -> Output {
     let start = Tensor::try_from(START.map(|s| s as f32));
     let w = match start {
@@ -24,7 +24,7 @@ fn minimize(scope: &Scope, variables: &Variables, optimizer: &Optimizer) -> Fall
     Ok(Strategy::Local.minimize(scope, variables, optimizer, &[], bowl)?)
 }
 
-/// Trains for `steps` steps. Returns the variable and the last loss.
+/// Trains for `steps` steps. Returns the variable's value and the loss of the last step.
 fn after(steps: usize, optimizer: &Optimizer) -> Fallible<(Tensor, f32)> {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
@@ -41,7 +41,8 @@ fn after(steps: usize, optimizer: &Optimizer) -> Fallible<(Tensor, f32)> {
     Ok((values[0].clone(), loss))
 }
 
-/// Runs one step, and compares it with the formula `by_hand` of each element, which is also its gradient.
+/// Runs one step, and compares each element of the variable with `by_hand` of its initial value, which is also its
+/// gradient.
 fn first_step(optimizer: &Optimizer, by_hand: impl Fn(f64) -> f64) -> Fallible {
     assert_close(&after(1, optimizer)?.0, &START.map(by_hand))
 }
@@ -80,7 +81,7 @@ fn nesterov_momentum() -> Fallible {
 #[test]
 fn adam() -> Fallible {
     let optimizer = Optimizer::adam(RATE);
-    // The reference computes the gradient of each step anew.
+    // In each step of the reference the gradient is the current value of `w`.
     let by_hand = |mut w: f64, steps: i32| {
         let (mut m, mut v) = (0.0, 0.0);
         for step in 1..=steps {

@@ -31,7 +31,7 @@ fn replica() -> Fallible<Replica> {
     Ok(Replica { graph: scope.finish()?, w, training, probes })
 }
 
-/// Runs a replica: the chief initialises, the others wait.
+/// Runs a replica: the chief initialises the variables, other replicas wait for them.
 fn run(server: &Arc<Server>, is_chief: bool) -> Fallible {
     let replica = replica()?;
     let session = Session::on_server(server, replica.graph.clone(), SessionOptions::default())?;

@@ -1,4 +1,4 @@
-//! Tests of training sessions: checkpoints, hooks, input, threads beside the steps.
+//! Tests of training sessions: checkpoints, hooks, input, and threads that run during steps.
 
 use super::Fallible;
 use anabranch_train::{
@@ -25,7 +25,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // The folder may not have been created.
+        // The error is ignored, because the folder may not have been created.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -58,7 +58,7 @@ fn server() -> Fallible<Master> {
     Ok(Master::InProcess(Arc::new(Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?)))
 }
 
-/// Opens a session with this model that saves every second step and stops at `last`.
+/// Opens a session that saves a checkpoint at every second step and stops at step `last`.
 fn monitored(model: &Model, folder: &Path, last: i64, asynchronous: bool) -> Fallible<MonitoredSession> {
     let every = Period::Steps(2);
     let save = hooks::CheckpointSaver::new(model.saver.clone(), folder, model.training.global_step, every);
@@ -69,7 +69,7 @@ fn monitored(model: &Model, folder: &Path, last: i64, asynchronous: bool) -> Fal
     Ok(MonitoredSession::new(server()?, graph, training, Some(model.saver.clone()), all, config)?)
 }
 
-/// Trains to the end and returns the table.
+/// Trains to step `last` and returns the value of the model's table.
 fn run(model: &Model, folder: &Path, last: i64, asynchronous: bool) -> Fallible<Tensor> {
     let mut session = monitored(model, folder, last, asynchronous)?;
     while session.run(&[], &[], &[model.training.train])?.is_some() {}
@@ -128,7 +128,7 @@ fn variables_are_restored_in_another_partition() -> Fallible {
     let prefix = saved.saver.save(&session, &folder.0, "model", 0)?;
     let mut reader = checkpoint::bundle::Reader::open(&prefix)?;
     assert_eq!(reader.read(b"table")?, whole[0]);
-    // Only the table is restored in another partition, because each part's slots have their own names.
+    // Only the table is restored with another number of parts, because the slots of each part have names of their own.
     for parts in [2, 5, 7] {
         let scope = Scope::new();
         let variables = Variables::new(&scope);
@@ -240,7 +240,7 @@ fn variables_missing_in_the_checkpoint_are_named() -> Fallible {
     Ok(())
 }
 
-/// A hook that, when it is started first, starts a thread that fails with this code, or panics without one.
+/// A hook that, in the first session only, starts a thread that fails with `code`, or panics if `code` is `None`.
 struct FailingThread {
     code: Option<Code>,
     started: usize,
@@ -335,11 +335,11 @@ fn failed_removals_of_checkpoints_are_retried() -> Fallible {
         fs::write(&made, "rest")?;
         Ok(made)
     };
-    // Fragments of interrupted saves of another process; one has another name.
+    // Files that interrupted saves of another process left behind; one save has another checkpoint name.
     let (cut_off, other_name) = (made("m-0_temp/part-0")?, made("n-0_temp/part-0")?);
     save(1)?;
     assert!(other_name.exists() && !cut_off.exists());
-    // An interrupted save of this process: a file is in the place of its folder.
+    // A save of this process fails, because a file has the name of its temporary folder.
     let in_the_way = made("m-2_temp")?;
     assert!(save(2).is_err());
     fs::remove_file(in_the_way)?;
@@ -416,7 +416,8 @@ fn sums_of_input(prefetch: impl Fn(Input, &Scope) -> Input) -> Fallible {
     fs::create_dir_all(&npy.0)?;
     let file = npy.0.join("x.npy");
     fs::write(&file, checkpoint::npy::encode(&Tensor::from_slice(&numbers, Shape::new(&[10])?)?)?)?;
-    // This worker gets five of ten elements, twice, in pairs; the last one is single.
+    // This worker gets five of ten elements, repeated twice, in batches of two; the ninth element is a batch of its
+    // own.
     let input = Dataset::from_npy(&scope, &[&file])?.shard(2, 1).shuffle(5, 3).repeat(Some(2)).take(9);
     let input = prefetch(input.batch(2, false).prefetch(1).input("input"), &scope);
     let optimizer = Optimizer::gradient_descent(0.0);
@@ -445,7 +446,7 @@ fn sums_of_input(prefetch: impl Fn(Input, &Scope) -> Input) -> Fallible {
     }
     assert_eq!(sums.len(), 5);
     let total: f32 = sums.iter().sum();
-    // The sum is that of the odd numbers twice, without the element that `take` cut off.
+    // `total` is twice the sum of the odd numbers, 50, minus the one element that `take` cut off.
     assert!([1.0, 3.0, 5.0, 7.0, 9.0].contains(&(50.0 - total)), "{sums:?}");
     Ok(session.finish()?)
 }

@@ -130,7 +130,7 @@ fn each_tower_runs_on_its_device() -> Fallible {
     Ok(())
 }
 
-/// Returns towers on these devices that average by NCCL.
+/// Returns the strategy of towers on `devices` whose gradients NCCL averages.
 fn by_nccl(devices: &[&str]) -> Strategy {
     let devices = devices.iter().map(|&device| device.to_owned()).collect();
     Strategy::Towers { devices, variables: "/device:CPU:0".to_owned(), averaging: Averaging::Nccl }
@@ -237,19 +237,19 @@ const SIZES: [(&str, usize); 5] =
 
 #[test]
 fn greedy_by_bytes_chooses_the_server_with_the_fewest_bytes() -> Fallible {
-    // The loads are 100 | 10, then 10 + 5, 15 + 40, 55 + 60 on the second server.
+    // The loads in bytes are 100 on the first server; 10, then 10 + 5, 15 + 40, 55 + 60 on the second server.
     assert_eq!(tasks_of(&VariablePlacement::GreedyByBytes, &SIZES)?, ['0', '1', '1', '1', '1']);
     Ok(())
 }
 
 #[test]
 fn greedy_by_cost_chooses_the_server_with_the_least_cost() -> Fallible {
-    // The small variables are the expensive ones here.
+    // Variables whose names start with "small" cost more than larger ones.
     let cost = VariableCost::new(|node| if node.name.starts_with("small") { 3.0 } else { 2.0 });
     let placement = VariablePlacement::GreedyByCost(cost);
-    // The loads are 2 | 3, then 2 + 3, 3 + 2, 5 + 2; among equals, the first server is chosen.
+    // The costs on the servers are 2 and 3, then 2 + 3, 3 + 2, 5 + 2; among equal costs, the first server is chosen.
     assert_eq!(tasks_of(&placement, &SIZES)?, ['0', '1', '0', '1', '0']);
-    // The loads of each graph start at 0.
+    // The costs on the servers start at 0 for each graph.
     assert_eq!(tasks_of(&placement, &SIZES[..2])?, ['0', '1']);
     assert_eq!(placement, placement.clone());
     assert_ne!(placement, VariablePlacement::GreedyByCost(VariableCost::new(|_| 1.0)));

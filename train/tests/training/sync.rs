@@ -25,7 +25,7 @@ struct Replica {
     w: Output,
 }
 
-/// Builds a linear layer plus weights looked up by row.
+/// Builds a replica whose model is a linear layer plus weights looked up by row.
 fn replica(strategy: &Strategy, optimizer: &Optimizer) -> Fallible<Replica> {
     let root = Scope::new();
     let (scope, for_variables) = strategy.scopes(&root);
@@ -67,14 +67,14 @@ struct Outcome {
     report: SyncReport,
 }
 
-/// The work of a worker: a number of steps, and an action before each.
+/// The work of a worker: a number of steps, and an action before each step, which gets the step's index.
 struct Work<'a> {
     steps: usize,
     before: &'a (dyn Fn(usize) -> Fallible + Sync),
 }
 
-/// Trains with one worker for each entry of `work`, each with its share of the rows. Returns the outcome at
-/// the chief, which is the first worker.
+/// Trains with one worker for each entry of `work`, each with an equal share of the batch's rows. Returns the outcome
+/// at the chief, which is worker 0.
 fn train(
     server: &Arc<Server>,
     sync: SyncMode,
@@ -135,7 +135,7 @@ fn equal_work(workers: usize, steps: usize) -> Vec<Work<'static>> {
     (0..workers).map(|_| Work { steps, before: NOTHING }).collect()
 }
 
-/// Trains on the whole batch with one device.
+/// Trains on the whole batch with one device. Returns the weights.
 fn train_alone(steps: usize) -> Fallible<Vec<f32>> {
     let replica = replica(&Strategy::Local, &Optimizer::gradient_descent(0.05))?;
     let session = client::Session::local(replica.graph.clone())?;
@@ -175,8 +175,8 @@ fn accumulators_average_gradients() -> Fallible {
     for (one, alone) in one.w.iter().zip(train_alone(STEPS)?) {
         assert!((one - alone).abs() <= 1e-6, "{one} {alone}");
     }
-    // A fast worker may take a slow one's token, like in TensorFlow: two of its gradients make one step, or
-    // three do.
+    // A fast worker may take a slow worker's token, as in TensorFlow, so that two gradients of one worker make a step;
+    // the number of steps varies.
     let two = train(
         &server()?,
         synchronous(2, Aggregation::Accumulators),
@@ -204,7 +204,7 @@ fn workers_that_finish_early_are_not_waited_for() -> Fallible {
 #[test]
 fn a_backup_replaces_a_late_worker_whose_gradient_is_counted_as_dropped() -> Fallible {
     let sync = SyncMode::Sync { replicas_to_aggregate: 2, backup: 1, aggregation: Aggregation::InOrder };
-    // The third worker's first gradient is of step 0, and is pushed after the others have done their steps.
+    // The third worker pushes its gradient of step 0 when the first two workers have done three steps.
     let (joined, others_done) = (Barrier::new(3), Barrier::new(3));
     let barriers_at = |at: usize| {
         let (joined, others_done) = (&joined, &others_done);
@@ -303,7 +303,7 @@ fn workers_that_left_early_are_not_waited_for_after_a_restore() -> Fallible {
     Ok(())
 }
 
-/// A hook that fails at the end, like a saver may.
+/// A hook whose `end` fails, as that of a saver may.
 struct FailsAtTheEnd;
 
 impl Hook for FailsAtTheEnd {
@@ -328,8 +328,8 @@ fn a_chief_that_failed_to_save_does_not_mark_the_step_as_saved() -> Fallible {
     Ok(())
 }
 
-/// Trains with two workers up to `last_step`; `chief_comes` is the worker whose session opens first. Returns
-/// the weights.
+/// Trains with two workers up to `last_step`; `chief_comes` is the index of the worker whose session opens first.
+/// Returns the weights.
 fn train_two_until(
     server: &Arc<Server>,
     aggregation: Aggregation,
@@ -375,8 +375,8 @@ fn train_two_until(
 #[test]
 fn a_finished_job_resumes_to_a_later_step() -> Fallible {
     let undisturbed = train_two_until(&server()?, Aggregation::InOrder, 6, 0)?;
-    // In the first run the chief starts first and waits for the other worker; in the second it finds one that
-    // has joined.
+    // If worker 0 is `first`, the chief waits for the other worker; if worker 1 is, the chief finds that it has joined
+    // already.
     for first in [0, 1] {
         let server = server()?;
         train_two_until(&server, Aggregation::InOrder, 3, 0)?;
@@ -431,8 +431,8 @@ fn no_worker_exceeds_the_staleness_bound() -> Fallible {
     let work = [Work { steps: STEPS, before: &fast }, Work { steps: STEPS, before: &slow }];
     let sync = SyncMode::BoundedStaleness { steps: BOUND as u32, workers: 2 };
     let outcome = train(&server()?, sync, &work, &short_deadlines())?;
-    // A step is counted before it may start, and the other worker may have done one more step than it has
-    // counted.
+    // The bound is exceeded by up to 2, because a worker counts a step before it is allowed to start, and the other
+    // worker may have done one more step than it has counted.
     let furthest = furthest.load(Ordering::SeqCst);
     assert!((1..=BOUND + 2).contains(&furthest), "{furthest}");
     assert!(outcome.global_step <= 2 * STEPS as i64);

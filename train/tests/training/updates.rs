@@ -7,7 +7,7 @@ use anabranch_train::{
 };
 use graph::{DType, Output, Scope, Tensor};
 
-/// Computes the rate at each of these steps.
+/// Returns the learning rate at each of `steps`.
 fn rates(rate: &LearningRate, steps: &[i64]) -> Fallible<Vec<f64>> {
     let scope = Scope::new();
     let outputs: Vec<Output> = steps.iter().map(|&step| rate.at(&scope, scope.constant(step))).collect();
@@ -55,7 +55,7 @@ fn piecewise_constant_rates_need_one_value_more_than_boundaries() {
     assert!(scope.finish().is_err_and(|e| e.to_string().contains("one value more")));
 }
 
-/// Builds a model of `w = [3, 4]` and `v = [12]`, whose gradients equal their values.
+/// Builds a model with variables `w = [3, 4]` and `v = [12]`, each of whose gradients equals its value.
 fn bowls(options: UpdateOptions, optimizer: &Optimizer) -> Fallible<(Scope, Variables, Training)> {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
@@ -78,7 +78,7 @@ fn bowls(options: UpdateOptions, optimizer: &Optimizer) -> Fallible<(Scope, Vari
     Ok((scope, variables, training))
 }
 
-/// The variables of these names after so many steps.
+/// Returns the values of the variables `names` after `steps` steps.
 fn after(
     steps: usize,
     options: UpdateOptions,
@@ -108,7 +108,7 @@ fn gradients_are_clipped() -> Fallible {
     let by_norm = clipped(Clip::Norm(10.0))?;
     assert_close(&by_norm[0], &[0.0, 0.0])?;
     assert_close(&by_norm[1], &[2.0])?;
-    // The norm of [3, 4, 12] is 13.
+    // The norm of all gradients together, [3, 4, 12], is 13.
     let by_all = clipped(Clip::GlobalNorm(6.5))?;
     assert_close(&by_all[0], &[1.5, 2.0])?;
     assert_close(&by_all[1], &[6.0])?;
@@ -133,7 +133,7 @@ fn scheduled_rates_use_the_current_global_step() -> Fallible {
     assert_close(&values[0], &[12.0 * 0.5 * 0.75])
 }
 
-/// Trains the sum of rows `[1, 5, 1]` of a table of ones for one step. Returns the first column.
+/// Trains the sum of rows `[1, 5, 1]` of a table of ones for one step. Returns the first column of the table.
 fn train_lookup(optimizer: &Optimizer, strategy: PartitionStrategy, parts: usize) -> Fallible<Vec<f32>> {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
@@ -167,7 +167,7 @@ fn only_looked_up_rows_change() -> Fallible {
 
 #[test]
 fn optimizers_sum_the_gradients_of_a_repeated_row() -> Fallible {
-    // Row 1 has a gradient of 2, and row 5 of 1; Adam's first step does not depend on its size.
+    // Row 1 has a gradient of 2, and row 5 of 1; Adam's first step does not depend on the size of the gradient.
     for optimizer in [Optimizer::adam(0.25), Optimizer::momentum(0.25, 0.9), Optimizer::adagrad(0.25)] {
         let rows = train_lookup(&optimizer, PartitionStrategy::Mod, 2)?;
         let untouched = [0, 2, 3, 4, 6, 7].map(|row| rows[row]);

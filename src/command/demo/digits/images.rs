@@ -7,19 +7,19 @@ use std::error::Error;
 
 const CSV: &str = include_str!("digits.csv");
 
-/// Pixels of an image.
+/// Number of pixels of an image.
 pub(super) const PIXELS: usize = 64;
 
 /// Number of different digits.
 pub(super) const CLASSES: usize = 10;
 
-/// Interval of held-out images: every fifth image after shuffling.
+/// Every fifth image after shuffling is held out from training.
 const HELD_OUT: usize = 5;
 
 /// Value of the brightest pixel.
 const BRIGHTEST: f32 = 16.0;
 
-/// Images with their digits.
+/// Images, with the digit that each shows.
 #[derive(Debug, Default)]
 pub(super) struct Images {
     pixels: Vec<f32>,
@@ -33,7 +33,7 @@ pub(super) struct Digits {
 }
 
 impl Digits {
-    /// Reads the images and splits them in a fixed pseudorandom order.
+    /// Reads the images, shuffles them by a fixed seed, and splits them into training and held-out images.
     pub(super) fn load() -> Result<Digits, Box<dyn Error + Send + Sync>> {
         let mut rows = Vec::new();
         for (number, line) in CSV.lines().enumerate() {

@@ -9,7 +9,7 @@ use images::{CLASSES, Digits, PIXELS};
 use std::error::Error;
 use train::{Optimizer, Variables};
 
-/// Units of the hidden layer.
+/// Number of units of the hidden layer.
 const HIDDEN: usize = 96;
 
 pub(super) fn problem() -> Result<Problem, Box<dyn Error + Send + Sync>> {
@@ -26,7 +26,7 @@ pub(super) fn problem() -> Result<Problem, Box<dyn Error + Send + Sync>> {
     })
 }
 
-/// Returns the scores of each class `[n, 10]` for images `[n, 64]`.
+/// Returns the score of each class, `[n, 10]`, for images `[n, 64]`.
 fn scores(scope: &Scope, variables: &Variables, features: &[Output]) -> Output {
     let hidden = scope.relu(dense(scope, variables, "hidden", features[0], PIXELS, HIDDEN));
     dense(scope, variables, "scores", hidden, HIDDEN, CLASSES)

@@ -1,14 +1,15 @@
 //! Synthetic clicks: examples of a user who is shown an item at some place and hour, and clicks on it or not.
 //!
-//! Each user and item has one of a few kinds, and a kind of user likes certain kinds of items. Each place has
-//! its random good hours. Two numbers increase the probability of a click. The rest is chance: no model can
-//! predict more than 95 % of the clicks.
+//! Each user and each item is of one of three kinds, and a kind of user likes certain kinds of items. Each place has
+//! random good hours. A click is likely if the user likes the item's kind and the hour is good for the place, and more
+//! likely with higher values of two numeric columns. No model can predict more than 95 % of the clicks, because the
+//! outcome is drawn at random.
 
 use crate::command::demo::problem::Examples;
 use crate::command::demo::random::Sequence;
 use graph::{Result, Shape, Tensor};
 
-/// A column of ids.
+/// A categorical column, whose values are ids.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     pub(super) name: &'static str,
@@ -28,7 +29,7 @@ pub(super) const COLUMNS: [Column; 4] = [
     Column { name: "hour", ids: 12 },
 ];
 
-/// Number of numeric columns.
+/// Number of columns with numeric values.
 pub(super) const NUMBERS: usize = 2;
 
 /// The table of likes: true if a kind of user (row) likes a kind of item (column).
@@ -39,7 +40,7 @@ const LIKES: [[bool; 3]; 3] = [[true, false, false], [true, true, false], [false
 struct ClickParameters {
     kinds_of_users: Vec<usize>,
     kinds_of_items: Vec<usize>,
-    /// Indexed by place, then by hour.
+    /// True if an hour is good for a place; indexed by place, then by hour.
     is_good_hour: Vec<bool>,
 }
 
@@ -61,7 +62,7 @@ impl ClickParameters {
         8.0 * sign(likes) + 8.0 * sign(is_good_hour) + 6.0 * numbers.iter().sum::<f32>()
     }
 
-    /// Returns ids `[n, 4]`, numbers `[n, 2]`, and whether the user clicked `[n]`.
+    /// Returns `count` random examples: ids `[n, 4]`, numeric values `[n, 2]`, and labels `[n]`, 1 for a click.
     fn examples(&self, count: usize, random: &mut Sequence) -> Result<Examples> {
         let (mut all_ids, mut all_numbers, mut clicked) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..count {

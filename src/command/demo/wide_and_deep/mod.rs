@@ -1,7 +1,7 @@
-//! The problem of clicks, and a model with two parts (Cheng et al., "Wide & Deep Learning for Recommender
-//! Systems", 2016): a wide part that memorises single values and crosses of columns, and a deep part that
-//! generalises over values. The tables of both are cut into shards on alternating parameter servers, and only
-//! the rows that a batch uses are looked up and updated there.
+//! The problem of clicks, and a model with two parts (Cheng et al., "Wide & Deep Learning for Recommender Systems",
+//! 2016): a wide part with a weight for each value and for each pair of place and hour, and a deep part with embeddings
+//! of the values. The tables of both are cut into shards on alternating parameter servers, and a step reads and updates
+//! only the rows that its batch uses.
 
 mod clicks;
 
@@ -15,10 +15,10 @@ use train::{Initializer, LearningRate, Optimizer, PartitionStrategy, Partitioner
 /// Number of shards of each table.
 const PARTS: usize = 2;
 
-/// Size of the embedding of a value.
+/// Size of the embedding vector of an id.
 const EMBEDDING: usize = 8;
 
-/// Units of the hidden layers.
+/// Number of units of each hidden layer.
 const HIDDEN: [usize; 2] = [32, 16];
 
 const TRAINING: usize = 20_000;
@@ -29,14 +29,14 @@ pub(super) fn problem() -> Result<Problem, Box<dyn Error + Send + Sync>> {
     Ok(Problem { name: "clicks", training, held_out, scores, optimizer, rate: 0.3, steps: 500, batch: 128 })
 }
 
-/// Returns an optimizer with a learning rate for each row that decays with the row's gradients, so that rare
-/// values learn as fast as frequent ones.
+/// Returns an optimizer whose learning rate for each element decays with the squares of the element's gradients, so
+/// that the rows of rare ids learn as fast as those of frequent ids.
 fn optimizer(learning_rate: LearningRate) -> Optimizer {
-    // Gradients are means over a batch in which most rows do not occur, so their squares are this small.
+    // The initial value is small, because gradients are means over a batch in which each row occurs rarely.
     Optimizer::Adagrad { learning_rate, initial_accumulator_value: 1e-5 }
 }
 
-/// Returns the scores of no click and of a click `[n, 2]`, for ids `[n, 4]` and numbers `[n, 2]`.
+/// Returns scores `[n, 2]` of the classes "no click" and "click", for ids `[n, 4]` and numeric values `[n, 2]`.
 fn scores(scope: &Scope, variables: &Variables, features: &[Output]) -> Output {
     let ids = scope.unpack(features[0], COLUMNS.len(), 1);
     let wide = wide(scope, variables, &ids);
@@ -44,12 +44,13 @@ fn scores(scope: &Scope, variables: &Variables, features: &[Output]) -> Output {
     scores_of_log_odds(scope, scope.add(wide, deep))
 }
 
-/// Returns scores `[n, 2]` whose difference is `odds`, `[n, 1]`.
+/// Returns the scores `[n, 2]` of two classes whose difference is the log odds `odds`, `[n, 1]`.
 fn scores_of_log_odds(scope: &Scope, odds: Output) -> Output {
     scope.concat(&[scope.zeros_like(odds), odds], 1)
 }
 
-/// Returns the sum of the weights of each column's value and of the pair of place and hour: `[n, 1]`.
+/// Returns the log odds of the wide part, `[n, 1]`: the sum of the weights of each column's id and of the pair of place
+/// and hour.
 fn wide(scope: &Scope, variables: &Variables, ids: &[Output]) -> Output {
     let hours = COLUMNS[HOUR].ids;
     let place_and_hour = scope.add(scope.mul(ids[PLACE], scope.constant(hours as i32)), ids[HOUR]);
@@ -64,7 +65,7 @@ fn wide(scope: &Scope, variables: &Variables, ids: &[Output]) -> Output {
     scope.op("AddN").input(weights).output()
 }
 
-/// Returns the log odds of dense layers over the embeddings and the numbers: `[n, 1]`.
+/// Returns the log odds of the deep part, `[n, 1]`: dense layers over the embeddings of the ids and the numeric values.
 fn deep(scope: &Scope, variables: &Variables, ids: &[Output], numbers: Output) -> Output {
     let embedded = (1..).zip(COLUMNS).zip(ids).map(|((seed, column), &ids)| {
         let first = Initializer::TruncatedNormal { stddev: 0.2, seed: seed * PARTS as i64 };
@@ -110,7 +111,7 @@ mod tests {
 
     type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-    /// Returns the held-out accuracy of a model of clicks, in percent.
+    /// Returns the accuracy in percent on held-out examples of clicks, of a model with these scores.
     fn accuracy(scores: Scores) -> Fallible<f64> {
         let outcome =
             training::run(&Problem { scores, ..problem()? }, Mode::Local, Compute::Anywhere, None, None)?;
@@ -157,7 +158,7 @@ mod tests {
                     users.push(node.op.name());
                 }
                 users.sort_unstable();
-                // In synchronous modes only the chief's step updates the tables.
+                // In synchronous modes only the chief's update writes the tables, not the worker's step.
                 let wanted: &[&str] = match mode {
                     Mode::BetweenGraph => &["ResourceGather", "ResourceSparseApplyAdagrad"],
                     _ => &["ResourceGather"],

@@ -1,4 +1,4 @@
-//! A hook that saves checkpoints, optionally behind the steps.
+//! A hook that saves checkpoints, optionally while steps go on.
 
 use crate::error::{Error, Result};
 use crate::saver::{Saver, latest_checkpoint};
@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// Saves a checkpoint at the start, periodically, and at the end, as `<folder>/model.ckpt-<step>`. In a
-/// synchronous job all variables of a checkpoint are of one step.
+/// Saves a checkpoint at the start, periodically, and at the end, as `<folder>/model.ckpt-<step>`. In a synchronous job
+/// all variables of a checkpoint have the values of one global step.
 #[derive(Debug)]
 pub struct CheckpointSaver {
     saver: Arc<Saver>,
@@ -19,7 +19,7 @@ pub struct CheckpointSaver {
     timer: Timer,
     /// True if steps go on while files are written.
     is_asynchronous: bool,
-    /// The thread that writes the current checkpoint.
+    /// The thread that writes a checkpoint while steps go on, if one is being written.
     writing: Option<JoinHandle<Result<PathBuf>>>,
 }
 
@@ -27,7 +27,7 @@ const NAME: &str = "model.ckpt";
 
 impl CheckpointSaver {
     /// Returns a hook that saves at the given period. `global_step` is the
-    /// [`global_step`](crate::Training::global_step) of a training.
+    /// [`global_step`](crate::Training::global_step) of the model's [`Training`](crate::Training).
     pub fn new(
         saver: Arc<Saver>,
         folder: impl Into<PathBuf>,
@@ -44,16 +44,17 @@ impl CheckpointSaver {
         }
     }
 
-    /// Makes the hook write files while steps go on: a step waits only for the snapshot. One checkpoint is
-    /// written at a time; a checkpoint that is due meanwhile is saved after it.
+    /// Makes the hook write files while steps go on: a step waits only for the snapshot. One checkpoint is written at a
+    /// time; a checkpoint that is due meanwhile is saved once the first has been written.
     pub fn asynchronous(mut self) -> CheckpointSaver {
         self.is_asynchronous = true;
         self
     }
 
-    /// Takes a snapshot, and writes it now or `behind_steps`.
+    /// Takes a snapshot and writes it, on a separate thread while steps go on if `behind_steps`.
     fn save(&mut self, context: &HookContext<'_>, behind_steps: bool) -> Result<()> {
-        // The step is read without an update between it and the snapshot, so that both are of one step.
+        // No update may come between the read of the global step and the snapshot, so that the snapshot has the values
+        // of that step.
         let step = context.between_updates(|| {
             let step = context.session.run(&[], &[self.global_step], &[])?;
             self.saver.snapshot(context.session)?;
@@ -81,8 +82,8 @@ impl CheckpointSaver {
         self.save(context, false)
     }
 
-    /// Collects the result of a checkpoint written behind the steps, if it is done or `waits`. Returns
-    /// whether no checkpoint is being written.
+    /// Returns the error of a checkpoint written while steps went on, once its thread has ended; waits for the thread
+    /// if `waits`. Otherwise returns whether no checkpoint is being written.
     fn collect_written(&mut self, waits: bool) -> Result<bool> {
         match self.writing.take() {
             Some(thread) if !waits && !thread.is_finished() => {
@@ -117,7 +118,7 @@ impl Hook for CheckpointSaver {
     }
 
     fn before_recovery(&mut self, _: &HookContext<'_>) {
-        // An interrupted save leaves no checkpoint; the next one is tried anyway.
+        // The result is ignored: an interrupted save leaves no checkpoint, and the next save is tried regardless.
         let _ = self.collect_written(true);
     }
 

@@ -6,7 +6,7 @@ use graph::{NodeId, Output, Tensor};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Fetches `fetches` and runs `targets` at the end, and stores the fetched tensors in `values`.
+/// Fetches `fetches` and runs `targets` at the end of training, and stores the fetched tensors in `values`.
 #[derive(Clone, Debug, Default)]
 pub struct FinalOps {
     pub fetches: Vec<Output>,

@@ -13,7 +13,7 @@ pub struct LoggingTensors {
     step: i64,
 }
 
-/// The number of elements of a tensor that are logged.
+/// The largest number of elements of a tensor that are logged.
 const MAX_ELEMENTS: i64 = 8;
 
 impl LoggingTensors {

@@ -1,4 +1,4 @@
-//! A hook that ends training when the loss is not a number.
+//! A hook that ends training when the loss is infinite or not a number.
 
 use crate::error::{Error, Result};
 use crate::session::{Hook, HookContext, RunArgs, RunValues};
@@ -10,7 +10,7 @@ use graph::{DType, Output};
 pub struct NanGuard {
     /// The loss, a scalar `float` or `double`.
     pub loss: Output,
-    /// True if a bad loss is an error.
+    /// True if a loss that is infinite or not a number is an error.
     pub fails: bool,
 }
 

@@ -14,7 +14,8 @@ pub struct StepCounter {
 }
 
 impl StepCounter {
-    /// Returns a hook that measures at the given period, and writes to `events` if there are any.
+    /// Returns a hook that measures at the given period, logs the rate, and writes it to `events` unless that is
+    /// `None`.
     pub fn new(every: Period, events: Option<Events>) -> StepCounter {
         StepCounter { timer: Timer::new(every), events }
     }

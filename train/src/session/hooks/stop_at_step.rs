@@ -3,9 +3,9 @@
 use crate::error::Result;
 use crate::session::{Hook, HookContext, RunValues};
 
-/// Ends training at the global step `last_step`, once the chief has saved it: no replica leaves before, so
-/// that a task that dies until then costs a few steps and not the job. A replica that starts after the last
-/// step does nothing more.
+/// Ends training at the global step `last_step`, once the chief has saved the results of that step. No replica leaves
+/// before the save, so that replicas can repeat the lost steps if a task dies. A replica that starts after the last
+/// step runs no step.
 #[derive(Clone, Copy, Debug)]
 pub struct StopAtStep {
     /// The global step at which training ends.
@@ -13,7 +13,7 @@ pub struct StopAtStep {
 }
 
 impl StopAtStep {
-    /// Reports the last step to the coordinator if `step` has reached it.
+    /// Reports to the coordinator that the last step is reached, if `step` is that step or a later one.
     fn check(&self, context: &HookContext<'_>, step: i64) {
         if step >= self.last_step {
             context.coordinator.reach_last_step(self.last_step);
