@@ -1,7 +1,7 @@
-//! GPU tests. On a machine with a GPU: each kernel of the GPU's table is compared with the CPU's on random
-//! inputs and edge cases, in poisoned memory, and in CUDA graphs with itself; further training, lack of memory,
-//! and steps and processes that are cut short. On a machine without one: the promises for that case, the
-//! soundness of the cases, and whole programs with a CPU in place of the GPU.
+//! GPU tests. On a machine with a GPU: each kernel of the GPU's table is compared with the CPU's on random inputs and
+//! edge cases, in poisoned memory, and in CUDA graphs with itself; training, lack of memory, and interrupted steps and
+//! processes are tested, too. On a machine without a GPU: the documented behaviour without GPUs, the test cases on the
+//! CPU alone, and whole programs with a CPU in place of the GPU.
 //!
 //! `scripts/gpu-suite` runs these tests on machines with a GPU and without Rust.
 #![cfg(feature = "cuda")]
@@ -35,10 +35,10 @@ use graph::TaskName;
 use std::sync::Arc;
 use support::Fallible;
 
-/// Largest number of elements in graph tests: unlimited.
+/// Largest number of elements of inputs in tests of CUDA graphs: `None`, unlimited.
 const MOST_ELEMENTS: Option<usize> = None;
 
-/// Returns the machine's first GPU; without one, prints that nothing is tested.
+/// Returns the machine's first GPU; without a GPU, prints that nothing is tested and returns `None`.
 fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<Device>>> {
     match gpus::devices(&TaskName::new("localhost", 0), options, || 1) {
         Ok(found) => Ok(found.into_iter().next()),
@@ -46,12 +46,12 @@ fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<Device>>> {
             eprintln!("not tested, because there is no GPU: {error}");
             Ok(None)
         }
-        // The suite is run only on machines that should have a GPU, so a missing one is an error.
+        // The suite is run only on machines that should have a GPU, so a missing GPU is an error.
         Err(error) => Err(error.into()),
     }
 }
 
-/// Returns this process for whole programs, and its first GPU, or the CPU without one.
+/// Returns a server in this process, on which whole programs run, and its first GPU or, without a GPU, its CPU.
 fn machine() -> Fallible<(train::Master, &'static str)> {
     let has_gpu = first_gpu(&GpuOptions::default())?.is_some();
     let server = Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?;

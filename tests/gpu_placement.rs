@@ -1,4 +1,4 @@
-//! Placement of training programs on tasks with pretended GPUs, by the actual kernel tables.
+//! Placement of training programs on tasks with pretended GPUs, with the kernel tables of this build.
 #![cfg(feature = "cuda")]
 
 use graph::{DType, DeviceName, Graph, Output, PartialShape, Scope, TaskName, Tensor};
@@ -51,12 +51,12 @@ fn towers(variables: &str, optimizer: &Optimizer, averaging: Averaging) -> Falli
     Ok(Towers { graph: root.finish()?, handles })
 }
 
-/// Returns the graph with each node's device set.
+/// Returns the graph placed on a task with a CPU and `gpus` GPUs, with each node's device set.
 fn placed(graph: &Graph, gpus: u32, allow_soft_placement: bool) -> Fallible<Graph> {
     placed_on(&task(gpus), graph, allow_soft_placement)
 }
 
-/// Places a graph on these devices.
+/// Returns the graph placed on `devices`, with each node's device set.
 fn placed_on(devices: &DeviceSet, graph: &Graph, allow_soft_placement: bool) -> Fallible<Graph> {
     let request = PlaceRequest { devices, kernels: &KernelTables, allow_soft_placement, assigned: &[] };
     let placement = place(graph, &request)?;
@@ -65,7 +65,7 @@ fn placed_on(devices: &DeviceSet, graph: &Graph, allow_soft_placement: bool) -> 
     Ok(placed)
 }
 
-/// Returns the full name of a device.
+/// Returns the full name of a device of the local task, given by type and index.
 fn full(device: &str) -> String {
     format!("/job:localhost/replica:0/task:0{device}")
 }
@@ -109,8 +109,8 @@ fn towers_and_variables_are_placed_as_requested() -> Fallible {
 
 #[test]
 fn nccl_gradients_leave_their_gpu_once() -> Fallible {
-    // The number of gradients that cross to the variables' device: those of `w` and `b` from each tower, or
-    // only their sums.
+    // The number of gradients sent to the variables' device: those of `w` and `b` from each of two towers, or only the
+    // sum of each.
     for (averaging, crossing) in [(Averaging::OnVariableDevice, 4), (Averaging::Nccl, 2)] {
         let Towers { graph, .. } = towers("/device:CPU:0", &Optimizer::gradient_descent(0.1), averaging)?;
         let graph = placed(&graph, 2, false)?;
@@ -135,8 +135,7 @@ fn tower_on_a_missing_gpu_is_an_error_with_its_name() -> Fallible {
     let Towers { graph, .. } = towers("/device:CPU:0", &Optimizer::gradient_descent(0.1), Averaging::Nccl)?;
     let error = placed(&graph, 1, false).err().ok_or("it was placed")?.to_string();
     assert!(error.contains("/device:GPU:1"), "{error}");
-    // Soft placement moves ops to the CPU only if it has a kernel for them, which it does not for a GPU
-    // collective.
+    // Soft placement moves an op to the CPU only if the CPU has a kernel for it, and it has none for `NcclAllReduce`.
     let error = placed(&graph, 0, true).err().ok_or("it was placed")?.to_string();
     assert!(error.contains("No OpKernel was registered to support Op 'NcclAllReduce'"), "{error}");
     Ok(())

@@ -1,4 +1,4 @@
-//! Whole programs on a GPU that executes kernels in software: they train as on the CPU.
+//! Whole programs on a GPU that executes kernels in software: training gives the same results as on the CPU.
 
 #![cfg(feature = "cuda")]
 #![allow(unreachable_pub)]
@@ -26,10 +26,10 @@ use support::folder::Folder;
 use support::{Fallible, environment, folder, op_nodes};
 use train::{Averaging, Master, Optimizer, Strategy, Variables};
 
-/// A single process, with or without GPUs.
+/// A server in this process, with or without simulated GPUs.
 struct Machine {
     pub(crate) master: Master,
-    /// The drivers, which share a log.
+    /// The drivers of the simulated GPUs, which share a log.
     gpus: Vec<Arc<RecordingDriver>>,
 }
 
@@ -38,12 +38,12 @@ impl Machine {
         Machine::of(Vec::new(), false)
     }
 
-    /// Returns a process with a GPU, with or without CUDA graphs.
+    /// Returns a server with one GPU, with or without CUDA graphs.
     pub(crate) fn with_gpu(graphs: bool) -> Fallible<Machine> {
         Machine::of(vec![Arc::new(gpu())], graphs)
     }
 
-    /// Returns a process with two GPUs that have peer access.
+    /// Returns a server with two GPUs that have peer access.
     fn with_two_gpus() -> Fallible<Machine> {
         let first = gpu();
         let second = first.another_gpu(true);
@@ -67,7 +67,7 @@ impl Machine {
         Ok(Session::on_server(server, graph, SessionOptions::default())?)
     }
 
-    /// Takes the log of the GPUs, and checks that nothing raced.
+    /// Returns the log of the GPUs, and checks that the drivers found no race.
     fn log(&self) -> Vec<String> {
         let Some(gpu) = self.gpus.first() else { return Vec::new() };
         assert_eq!(gpu.races(), Vec::<String>::new());
@@ -75,7 +75,7 @@ impl Machine {
     }
 }
 
-/// Returns a driver that executes kernels.
+/// Returns the driver of a simulated GPU, which executes kernels in software.
 fn gpu() -> RecordingDriver {
     RecordingDriver::new(1 << 26).executing_ptx().with_one_block()
 }
@@ -96,7 +96,7 @@ fn program_trains_on_a_gpu_as_on_the_cpu() -> Fallible {
     Ok(())
 }
 
-/// Trains a model for some steps; returns its variables with their names.
+/// Trains a model for some steps; returns the names and values of its variables.
 fn trained(model: &Model, machine: &Machine, steps: i64) -> Fallible<Vec<(String, Tensor)>> {
     let session = machine.session(model.graph.clone())?;
     session.run(&[], &[], &[model.training.initialize])?;
@@ -109,7 +109,7 @@ fn trained(model: &Model, machine: &Machine, steps: i64) -> Fallible<Vec<(String
     Ok(names.zip(session.run(&[], &values, &[])?).collect())
 }
 
-/// Checks that tensors are equal up to the rounding of sums in another order.
+/// Checks that tensors are equal up to rounding errors, which depend on the order of summation.
 fn assert_close(ours: &Tensor, theirs: &Tensor, name: &str) -> Fallible {
     if ours.dtype() != DType::Float {
         assert_eq!(ours, theirs, "{name}");
@@ -142,11 +142,11 @@ fn models(device: &str) -> Fallible<Vec<Model>> {
     ])
 }
 
-/// Steps that are compared with the CPU: few, because differences grow with each step where an activation is
-/// near 0.
+/// Number of steps after which results are compared with the CPU's. It is small, because rounding differences grow in
+/// each step in which an activation is near 0.
 const COMPARED: i64 = 2;
 
-/// Steps that suffice for a capture and a replay.
+/// Number of steps that suffices for the capture and the replay of a CUDA graph.
 const REPEATED: i64 = 4;
 
 #[test]
@@ -170,7 +170,8 @@ fn models_train_equally_on_cpu_and_gpu_and_with_graphs() -> Fallible {
     Ok(())
 }
 
-/// Feeds 32-bit integers, which stay on the host. They are indices of a gather on the GPU and of an update.
+/// Feeds 32-bit integers, which stay on the host. The integers are the indices of a gather on the GPU and of a scatter
+/// update.
 #[test]
 fn fed_indices_are_usable_on_gpu_and_host() -> Fallible {
     let scope = Scope::new().device("/device:GPU:0");
@@ -180,7 +181,7 @@ fn fed_indices_are_usable_on_gpu_and_host() -> Fallible {
         scope.assign_variable(handle, scope.constant(Tensor::zeros(DType::Float, [4, 3].try_into()?)?));
     let rows = scope.reshape(scope.resource_gather(handle, ids, DType::Float), &[-1, 3]);
     let same = scope.constant(Tensor::try_from([[1f32, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])?);
-    // Enough kernels for a graph.
+    // The products make the step long enough to be captured into a CUDA graph.
     let rows = (0..4).fold(rows, |rows, _| scope.matmul(rows, same));
     let more = scope.add(rows, scope.constant(1f32));
     let flat = scope.reshape(ids, &[-1]);
@@ -228,7 +229,7 @@ fn integers(device: &str) -> Fallible<(Graph, Vec<Output>)> {
     Ok((scope.finish()?, outputs))
 }
 
-/// Runs the ops with explicit placement, where no op may move to another device.
+/// The ops are placed explicitly, without soft placement, so no op may move to another device.
 #[test]
 fn int32_ops_run_where_a_gpu_is_requested() -> Fallible {
     let run = |machine: &Machine, device: &str| -> Fallible<Vec<Tensor>> {
@@ -300,11 +301,11 @@ fn gpu_elements_reach_iterators_of_other_gpus_but_not_of_the_cpu() -> Fallible {
     machine.log();
     let refused = elements::copied(&machine.master, "/device:GPU:1", "/device:CPU:0");
     let error = refused.err().ok_or("the CPU reads a GPU's memory")?.to_string();
-    assert!(error.contains("ask for it there"), "{error}");
+    assert!(error.contains("run the node on that device"), "{error}");
     Ok(())
 }
 
-/// The process and device for tests of whole programs.
+/// Returns the master and device on which the tests of `checkpoints` and `elements` run here.
 fn machine() -> Fallible<(Master, &'static str)> {
     Ok((Machine::with_gpu(true)?.master, "/device:GPU:0"))
 }

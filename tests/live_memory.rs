@@ -1,6 +1,6 @@
 //! Steps, sessions, clients and distinct steps leave no allocations behind. A global allocator counts the live blocks
-//! while the servers of a cluster run in this process. A table that only enlarges its single block is found by
-//! `tests/session_load.rs` instead.
+//! while the servers of a cluster run in this process. `tests/session_load.rs` finds a leak into a table that is one
+//! growing block.
 
 mod support;
 
@@ -23,7 +23,8 @@ struct CountingAllocator;
 static BLOCKS: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: each request is passed unchanged to the system's allocator. The default methods of the trait call these two.
+// SAFETY: each request is passed unchanged to the system's allocator. The trait's default methods call `alloc` and
+// `dealloc`.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BLOCKS.fetch_add(1, Ordering::Relaxed);
@@ -43,19 +44,19 @@ unsafe impl GlobalAlloc for CountingAllocator {
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Held by the running test: the counts are the process's, so only one load may run at a time.
+/// The lock that the running test holds: the counts are those of the whole process, so only one load may run at a time.
 static ONE_LOAD: Mutex<()> = Mutex::new(());
 
-/// A round is free of leaks if it leaves less than one block per this many operations. A leaked step, plan or session
-/// takes at least one block; the factor of 4 also finds leaks that happen in a quarter of the operations only.
+/// A round is free of leaks if it leaves less than one block per `ITEMS_PER_BLOCK` operations. A leaked step, plan or
+/// session takes at least one block; the factor of 4 also finds leaks that happen in a quarter of the operations only.
 const ITEMS_PER_BLOCK: i64 = 4;
-/// A round is free of leaks if it leaves fewer bytes per operation than this. The smallest object that could leak, the
-/// state of a step in a worker, has more than 128 bytes.
+/// A round is free of leaks if it leaves fewer than `BYTES_PER_ITEM` bytes per operation. The smallest object that
+/// could leak, the state of a step in a worker, has more than 128 bytes.
 const BYTES_PER_ITEM: i64 = 128;
 
 /// Longest time until a round leaves nothing behind. Each HTTP/2 connection keeps a table of up to 4,096 bytes of
 /// headers in each direction. Each answer adds its date, so the tables are full after at most 63 seconds. Buffers also
-/// keep the size of their largest use.
+/// keep the size of the largest message so far.
 const WARM_UP: Duration = Duration::from_secs(90);
 
 /// Longest time for deferred work to end.

@@ -12,10 +12,10 @@ use support::load::{DistinctSteps, Replicas, clients_at_once, sessions};
 /// Number of equal parts of a load; memory is measured after each. The first part is the warm-up.
 const PARTS: usize = 5;
 
-/// Largest growth of memory from the warm-up to the end of a full load, as a fraction.
+/// Largest allowed growth of memory from the end of the warm-up to the end of a full load, as a fraction.
 const GROWTH: f64 = 0.01;
 
-/// Largest growth of memory from the warm-up to the end of a small load, in bytes.
+/// Largest allowed growth of memory from the end of the warm-up to the end of a small load, in bytes.
 const SMALL_GROWTH: u64 = 8 << 20;
 
 /// Pause after each part of a full load. Servers return free memory to the system every three seconds.
@@ -24,10 +24,10 @@ const RETURN_TIME: Duration = Duration::from_secs(6);
 /// Longest time until memory falls to its idle level after a load.
 const IDLE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Largest growth of the idle memory over that before the load, as a fraction.
+/// Largest allowed growth of the idle memory after a load over the memory before the load, as a fraction.
 const IDLE_GROWTH: f64 = 0.25;
 
-/// Returns whether `ANABRANCH_LOAD` asks for the full load; tests run a tenth of it or less.
+/// Returns whether `ANABRANCH_LOAD` asks for the full load; by default tests run a tenth of it or less.
 fn is_full_load() -> bool {
     std::env::var_os("ANABRANCH_LOAD").is_some()
 }
@@ -48,7 +48,7 @@ fn check_growth(
     let mut measured = Vec::new();
     for part in 0..PARTS {
         load(count * part / PARTS..count * (part + 1) / PARTS)?;
-        // A loop, because a token that a thread of the load has left behind may end the first wait early.
+        // The wait is in a loop, because `park_timeout` may return early.
         let rested = Instant::now() + RETURN_TIME;
         while is_full_load() && Instant::now() < rested {
             std::thread::park_timeout(rested - Instant::now());

@@ -16,20 +16,20 @@ use std::time::{Duration, Instant};
 
 const SERVERS: u32 = 2;
 
-/// Numbers in a row of the table.
+/// Number of elements in a row of the table.
 const WIDTH: usize = 64;
 
-/// Rows that a step looks up and changes.
+/// Number of rows that a step looks up and changes.
 const BATCH: usize = 256;
 
-/// Matrix products in a step, if steps are to do other work too.
+/// Number of matrix products in a step, if steps do work besides the update.
 const PRODUCTS: usize = 4;
 
 /// Largest size of a shard of the table, in bytes. A whole shard is copied when one of its rows changes while a snapshot
 /// of the shard is being written.
 const PART_BYTES: usize = 16 << 20;
 
-/// Returns the number in an environment variable, or the default.
+/// Returns the number in the environment variable `name`, or `default` if it is not set.
 fn number(name: &str, default: usize) -> Fallible<usize> {
     Ok(std::env::var(name).map_or(Ok(default), |text| text.parse())?)
 }
@@ -39,7 +39,7 @@ struct Model {
     graph: Graph,
     saver: Arc<Saver>,
     training: Training,
-    /// The sum of all numbers of the table, a `double`.
+    /// The sum of all elements of the table, a `double`.
     sum: Output,
 }
 
@@ -48,7 +48,7 @@ struct Job {
     model: Model,
 }
 
-/// The number of steps in a period and their longest duration.
+/// The number of steps in a period, the length of the period, and the longest duration of a step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     steps: u32,
@@ -70,7 +70,7 @@ impl Pace {
     }
 }
 
-/// Returns the number 1, which depends on products of square matrices with `size` rows on the worker; a constant if
+/// Returns the scalar 1, computed after products of square matrices with `size` rows on the worker, or a constant 1 if
 /// `size` is 0.
 fn one_after_products(scope: &Scope, size: usize) -> Output {
     let one = scope.constant(1.0f32);
@@ -96,7 +96,7 @@ fn model(rows: usize, size: usize) -> Fallible<Model> {
         let (none, all) = (scope.constant(0i64), scope.constant(rows as i64));
         let ids = scope.random_uniform_int(scope.constant_vector(&[BATCH as i64]), none, all, 7);
         let picked = variables.embedding_lookup(scope, &table.parts, ids, PartitionStrategy::Mod);
-        // The gradient adds 1 to every number of the rows that are looked up.
+        // The gradient adds 1 to every element of the rows that are looked up.
         scope.neg(scope.mul(scope.sum(picked, &[0, 1], false), one_after_products(scope, size)))
     })?;
     let sums: Vec<Output> = table
@@ -121,7 +121,7 @@ impl Job {
         Ok(Job { session: Arc::new(session), model })
     }
 
-    /// Runs steps until `is_time` returns true.
+    /// Runs training steps until `is_time` returns true.
     fn steps_until(&self, mut is_time: impl FnMut() -> bool) -> Fallible<Pace> {
         let start = Instant::now();
         let mut pace = Pace::default();
@@ -134,7 +134,7 @@ impl Job {
         Ok(Pace { time: start.elapsed(), ..pace })
     }
 
-    /// Runs steps while a checkpoint is written, which is named after `step`.
+    /// Saves a checkpoint with `step` in its name, and runs training steps until it is written.
     fn steps_while_saved(&self, folder: &Path, step: i64) -> Fallible<Pace> {
         let started = Instant::now();
         self.model.saver.snapshot(&self.session)?;
@@ -152,7 +152,7 @@ impl Job {
 
 #[test]
 fn steps_run_while_a_checkpoint_is_written() -> Fallible {
-    // The size of the whole table in MiB.
+    // The size of the whole table in MiB, and the number of saves.
     let (size, rounds) = (number("ANABRANCH_SAVE_MIB", 32)?, number("ANABRANCH_SAVE_ROUNDS", 3)?);
     let cluster = Cluster::start(&[("ps", SERVERS as usize), ("worker", 1)])?;
     let folder = Folder::new("asynchronous-saves")?;
@@ -186,7 +186,7 @@ fn steps_run_while_a_checkpoint_is_written() -> Fallible {
     );
     assert!(behind.steps >= 3, "{behind:?}");
 
-    // Each step adds 1 to BATCH * WIDTH numbers, so the sum tells the step at which the snapshot was taken.
+    // Each step adds 1 to BATCH * WIDTH elements, so the sum gives the step at which the snapshot was taken.
     let prefix = folder.path().join(format!("model-{saved_at}"));
     assert!(job.step()? > saved_at + 1);
     job.model.saver.restore(&job.session, &prefix)?;

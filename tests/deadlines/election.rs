@@ -1,4 +1,5 @@
-//! The chief's process dies or is stopped: another replica becomes the chief, and requests of the old one are refused.
+//! The chief's process dies or is stopped: another replica becomes the chief, and requests of the old chief are
+//! refused.
 
 use crate::support::Fallible;
 use crate::support::cluster::Cluster;
@@ -14,7 +15,7 @@ fn job(name: &str, lease: Duration) -> Fallible<Job> {
     Job::start(name, |config| config.lease = lease, false)
 }
 
-/// Returns the final variables of a job without failures.
+/// Returns the final variables of a job in which no process fails.
 fn undisturbed() -> Fallible<Vec<Tensor>> {
     job("undisturbed", PATIENCE)?.finish(PATIENCE)
 }
@@ -115,7 +116,7 @@ fn stopped_master_changes_nothing_after_its_epoch() -> Fallible {
     let anew = session(&cluster, 0, &graph, Some(3)).err().ok_or("an epoch that is over began")?;
     assert!(is_refusal(&again) && is_refusal(&anew), "{again}, {anew}");
     assert_eq!(unbound.run(&[], &[value], &[])?[0].item::<i64>()?, 1_000_000);
-    // Sessions without an epoch are still served.
+    // The server still serves sessions without an epoch.
     unbound.run(&[], &[], &[count])?;
     Ok(())
 }

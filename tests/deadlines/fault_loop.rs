@@ -1,8 +1,8 @@
-//! Rounds of synchronous training with random faults: processes die or stop, and connections are cut. The variables at
-//! the end are those of an undisturbed job, and no round hangs.
+//! Rounds of synchronous training with random faults: processes die or stop, and connections are cut. The final
+//! variables equal those of a job without faults, and no round hangs.
 //!
-//! `ANABRANCH_FAULT_ROUNDS` is the number of rounds and `ANABRANCH_FAULT_SEED` the seed of the first round; each further
-//! round has the next seed.
+//! `ANABRANCH_FAULT_ROUNDS` is the number of rounds and `ANABRANCH_FAULT_SEED` the seed of the first round; each
+//! further round has the next seed.
 
 use crate::support::Fallible;
 use crate::support::job::{Job, SERVERS, Task};
@@ -16,7 +16,7 @@ const WORKERS: usize = 3;
 const LAST_STEP: i64 = 100;
 /// First step at which a fault may happen.
 const FIRST_FAULT: i64 = 3;
-/// Longest time of a round.
+/// Longest time that a round may take to end after its faults.
 const PATIENCE: Duration = Duration::from_secs(100);
 
 /// A seeded random generator (SplitMix64).
@@ -42,17 +42,17 @@ impl Random {
     }
 }
 
-/// A fault with its time and duration.
+/// A fault with its start, relative to the previous fault, and its duration.
 #[derive(Clone, Copy)]
 struct TimedFault {
     fault: Fault,
-    /// Time from the beginning of the previous fault to this one.
+    /// Time from the beginning of the previous fault to the beginning of this fault.
     after: Duration,
     /// Time until the task runs again or the connection is restored.
     lasts: Duration,
 }
 
-/// A disturbance of a job.
+/// A fault: a killed task, a stopped task, or a connection between two tasks that is cut.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Kill(Task),
@@ -102,7 +102,7 @@ impl fmt::Display for TimedFault {
     }
 }
 
-/// The faults of a round.
+/// The faults of a round, and the job's configuration.
 struct Round {
     /// Set when connections go through relays, so that they can be cut.
     has_relays: bool,
@@ -122,7 +122,7 @@ fn round_of(seed: u64) -> Round {
         let fault = match random.below(if has_relays { 4 } else { 2 }) {
             0 => Fault::Kill(task),
             1 => Fault::Stop(task),
-            // Only connections with a server are cut: workers do not connect to each other.
+            // Only connections with a parameter server are cut, because workers do not connect to each other.
             kind if server != task => {
                 Fault::Cut(server, task, if kind == 2 { LinkState::Stalled } else { LinkState::Down })
             }
@@ -178,7 +178,7 @@ fn start(name: &str, has_relays: bool) -> Fallible<Job> {
     Job::start(name, configure, has_relays)
 }
 
-/// Runs a round and compares its variables with those of the undisturbed job; returns the number of faults.
+/// Runs a round and checks that its final variables equal `undisturbed`; returns the number of faults.
 fn run(seed: u64, undisturbed: &[Tensor]) -> Fallible<usize> {
     let round = round_of(seed);
     let mut job = start("fault-loop", round.has_relays)?;

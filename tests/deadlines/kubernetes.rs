@@ -22,12 +22,12 @@ struct Server {
     state: Arc<Mutex<ServerState>>,
 }
 
-/// The Lease of a server, and the failures that it injects.
+/// The Lease that the test server holds, and the failures that it injects.
 #[derive(Default)]
 struct ServerState {
     lease: Option<Value>,
     version: u64,
-    /// Number of further updates that fail with a conflict.
+    /// Number of next updates that the server answers with a conflict.
     conflicts: usize,
     /// The HTTP status and reason that answer every request, if set.
     refusal: Option<(u16, &'static str)>,
@@ -111,7 +111,7 @@ impl Server {
 }
 
 impl ServerState {
-    /// Stores a Lease under a new version and returns the stored object.
+    /// Stores a Lease with a new `resourceVersion` and returns the stored object.
     fn store(&mut self, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());

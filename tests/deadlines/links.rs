@@ -10,11 +10,10 @@ const PS: &str = "/job:ps/task:0";
 const WORKER: &str = "/job:worker/task:0";
 const TRANSPORTS: [&str; 4] = ["auto", "shm", "tcp", "grpc"];
 
-/// Number of floats in a tensor that is larger than tensors that are sent ahead of their request, so that every route is
-/// used.
+/// Number of floats in a tensor that is too large to be sent before the receiver requests it.
 const LARGE: usize = 20_000_000;
 
-/// A variable on the ps, which a worker reads (pull) and adds to (push).
+/// A session on a variable of the ps, which a worker reads (`pull`) and adds to (`push`).
 struct Model {
     session: Session,
     init: Output,
@@ -125,7 +124,7 @@ fn death_of_a_sending_ps_fails_steps_at_once_with_its_name() -> Fallible {
 
 #[test]
 fn steps_on_a_stopped_ps_time_out_and_it_resumes() -> Fallible {
-    // Six tensors of this size exceed the limit on unacknowledged bytes of a link.
+    // Six tensors of this many floats exceed the limit on unacknowledged bytes of a link.
     const LEN: usize = 4_000_000;
     for transport in TRANSPORTS {
         let cluster = pair(transport)?;
@@ -141,7 +140,7 @@ fn steps_on_a_stopped_ps_time_out_and_it_resumes() -> Fallible {
             assert!(late.to_string().contains("/job:ps/replica:0/task:0"), "{transport}: {late}");
         }
         cluster.signal("ps", 0, "CONT")?;
-        // Each push that was under way at the stop has been applied as a whole or not at all.
+        // Each push that was in progress when the ps stopped has been applied as a whole or not at all.
         let sum = model.session.run(&[], &[model.pull], &[])?[0].item::<f32>()? / LEN as f32;
         let is_whole = |x: f32| (x - x.round()).abs() < 1e-3;
         assert!(is_whole(sum) && (1.9..=8.1).contains(&sum), "{transport}: {sum}");
@@ -196,7 +195,7 @@ fn zeros_take_no_memory_and_closing_a_session_frees_its_memory() -> Fallible {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             let (ps, worker) = resident()?;
-            // Over shared memory, the variable counts as resident_bytes memory of the worker too.
+            // Over shared memory, the variable counts as resident memory of the worker too.
             if ps.saturating_sub(before.0).max(worker.saturating_sub(before.1)) < VARIABLE + SOME {
                 break;
             }

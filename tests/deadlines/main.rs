@@ -16,7 +16,7 @@ mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
 
-/// The entry of the replica processes that jobs start.
+/// The entry point of replica processes: a [`Job`](support::job::Job) starts this program with this test selected.
 #[test]
 fn replica() -> support::Fallible {
     support::replica::run_if_replica_process()

@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// Text that a standby logs once it has received the whole state of its primary.
 const STANDBY_LOG: &str = " is a standby of ";
 
-/// Starts `servers` parameter servers, a standby for each, whose task indices follow, and `workers` workers.
+/// Starts `servers` parameter servers, a standby for each (task indices from `servers` on), and `workers` workers.
 fn start(servers: usize, workers: usize) -> Fallible<Cluster> {
     let mut cluster = Cluster::reserve(&[("ps", 2 * servers), ("worker", workers)])?;
     start_in(&mut cluster, servers, workers)?;
@@ -38,7 +38,7 @@ fn start_in(cluster: &mut Cluster, servers: usize, workers: usize) -> Fallible {
     (servers..2 * servers).try_for_each(|index| wait_for_standby(cluster, index, 1))
 }
 
-/// Waits until `condition` holds; `name` describes it in the error.
+/// Waits until `condition` returns true; `name` describes the condition in the error.
 fn until(name: &str, mut condition: impl FnMut() -> Fallible<bool>) -> Fallible {
     let deadline = Instant::now() + LONG;
     while !condition()? {
@@ -50,7 +50,7 @@ fn until(name: &str, mut condition: impl FnMut() -> Fallible<bool>) -> Fallible 
     Ok(())
 }
 
-/// Waits until the processes of this ps task have become standbys `times` times.
+/// Waits until the log of ps task `index` contains `times` times that its process has become a standby.
 fn wait_for_standby(cluster: &Cluster, index: usize, times: usize) -> Fallible {
     let stands_by = until(&format!("ps {index} stands by"), || {
         Ok(cluster.log("ps", index)?.matches(STANDBY_LOG).count() >= times)
@@ -102,7 +102,7 @@ fn train(
     Ok((open()?.run(&[], &observer.values, &[])?, recoveries))
 }
 
-/// Trains without a checkpoint, so the state can come from the standbys alone.
+/// The job trains without checkpoints, so only the standbys can restore the state.
 #[test]
 fn standby_takes_over_the_whole_state_of_a_dead_parameter_server() -> Fallible {
     let undisturbed = train(Aggregation::InOrder, None, |_, _| Ok(()))?;
@@ -120,7 +120,7 @@ fn standby_takes_over_the_whole_state_of_a_dead_parameter_server() -> Fallible {
         cluster.spawn("ps", 0)?;
         wait_for_standby(cluster, 0, 1)?;
         until_step(40)?;
-        // The restarted process, now the standby, takes over again.
+        // The restarted process of ps 0, now a standby, takes over again.
         cluster.kill("ps", 2)
     })?;
     assert!(disturbed.1 >= WORKERS as u32, "{}", disturbed.1);
@@ -221,7 +221,7 @@ fn answered_steps_survive_and_an_unanswered_step_is_applied_once_or_not_at_all()
         counter = self::counter(&cluster)?;
         let [variable, queue] = counter.counted()?;
         assert!((answered..=answered + 1).contains(&variable), "{variable} after {answered}");
-        // A step's changes of the variable and of the queue are atomic.
+        // The standby has both changes of a step, of the variable and of the queue, or neither.
         assert_eq!(queue, variable);
         answered = variable;
         let before = cluster.log("ps", dies)?.matches(STANDBY_LOG).count();
@@ -249,7 +249,7 @@ fn stopped_standby_blocks_steps_and_dead_standby_does_not() -> Fallible {
         counter.session.run(&[], &[], &[counter.count])?;
     }
     assert_eq!(counter.counted()?, [22, 22]);
-    // A new standby receives the whole state.
+    // A standby that starts later receives the whole state of its primary.
     cluster.spawn("ps", 1)?;
     wait_for_standby(&cluster, 1, 2)?;
     cluster.kill("ps", 0)?;
@@ -258,10 +258,11 @@ fn stopped_standby_blocks_steps_and_dead_standby_does_not() -> Fallible {
     Ok(())
 }
 
-/// The state takes several messages to send, and steps change it meanwhile. A Reset reaches the standby, too.
+/// The state is so large that it is sent in several messages, while steps change it. A Reset is replicated to the
+/// standby, too.
 #[test]
 fn standby_joins_while_steps_change_a_large_variable() -> Fallible {
-    // 36 MB of 32-bit integers.
+    // Number of elements of the variable: 36 MB of 32-bit integers.
     const ELEMENTS: i32 = 9_000_000;
     let mut cluster = start(1, 1)?;
     let target = cluster.target("worker", 0);
@@ -349,8 +350,8 @@ fn standby_that_loses_its_connection_resumes() -> Fallible {
     Ok(())
 }
 
-/// A worker without a connection to the stopped primary finds the standby at once; another worker does when its
-/// connections break.
+/// A worker without a connection to the stopped primary finds the standby at once; a worker with a connection finds it
+/// when the connection breaks.
 #[test]
 fn standby_replaces_a_stopped_primary_which_ends_when_it_continues() -> Fallible {
     let mut cluster = Cluster::reserve(&[("ps", 2), ("worker", 2)])?;
@@ -398,7 +399,7 @@ fn restarted_primary_without_state_yields_to_its_standby() -> Fallible {
     Ok(())
 }
 
-/// Opens a counter, retrying like a client, until a step is answered; returns the counter and its count.
+/// Opens a [`Counter`] and reads it, again and again until both succeed; returns the counter and its values.
 fn until_open(cluster: &Cluster, worker: usize) -> Result<(Counter, [i64; 2]), String> {
     let deadline = Instant::now() + LONG;
     loop {

@@ -1,5 +1,5 @@
-//! Training recovers from processes that are killed in the middle of a job. A synchronous job ends with the variables of
-//! an undisturbed job.
+//! Training recovers from processes that are killed in the middle of a job. The final variables of a synchronous job
+//! equal those of a job without failures.
 
 use crate::support::Fallible;
 use crate::support::cluster::Cluster;
@@ -77,8 +77,8 @@ fn until_step(target: &str, observer: &Replica, step: i64) -> Fallible {
     Err(format!("step {step} was not reached").into())
 }
 
-/// Waits until there is a checkpoint to recover from: checkpoints are written while steps run, which may be far ahead on
-/// a busy machine.
+/// Waits until the folder has a checkpoint to recover from. Checkpoints are written while steps run, so on a busy
+/// machine many steps may run before one is complete.
 fn until_saved(folder: &Path) -> Fallible {
     let deadline = Instant::now() + Duration::from_secs(60);
     while latest_checkpoint(folder)?.is_none() {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Longest time to a failure that does not have to wait for anything.
+/// Longest time within which a call must fail if its failure depends on no deadline.
 const SOON: Duration = Duration::from_secs(2);
 
 /// A runtime on which sessions are opened, with two devices, `first` and `second`, of one task or of two.
@@ -100,7 +100,8 @@ fn steps_take_feeds_and_return_fetches_in_order() -> Fallible {
         let session = runtime.open(scope.finish()?)?;
         let (a, b) = (Tensor::vector(&[1f32, 2.0, 3.0])?, Tensor::vector(&[4f32, 5.0, -6.0])?);
 
-        // Values are in the order of the fetches, which may repeat and may name any output of a node.
+        // Values are in the order of the fetches. A tensor may be fetched twice, and any output of a node may be
+        // fetched.
         let feeds = [(x, a.clone()), (y, b.clone())];
         let got = session.run(&feeds, &[product, sum, at, product, top], &[])?;
         assert_eq!(floats(&got[0])?, [4.0, 10.0, -18.0]);
@@ -116,7 +117,7 @@ fn steps_take_feeds_and_return_fetches_in_order() -> Fallible {
         assert_eq!(floats(&outcome.values[0])?, [3.0]);
         assert!(outcome.metadata.is_none());
 
-        // Targets run and return no value.
+        // Targets are run, and `run` returns no value for them.
         assert!(session.run(&feeds, &[], &[set.node])?.is_empty());
         assert_eq!(floats(&session.run(&[], &[v], &[])?[0])?, [4.0, 10.0, -18.0]);
 
@@ -360,7 +361,7 @@ fn dropped_future_cancels_its_step() -> Fallible {
             }
             drop(step);
         }
-        // A future that is dropped before it was polled leaves nothing behind, either.
+        // A future that is dropped before it is polled starts no step.
         drop(session.step().fetch(waits[0]).run_async());
         let start = Instant::now();
         session.close()?;
@@ -435,7 +436,7 @@ fn closing_a_session_cancels_its_steps() -> Fallible {
         assert_fails(session.list_devices(), Code::FailedPrecondition, &["closed"]);
         session.close()?;
         tokio_runtime.block_on(async { drop(session) });
-        // New sessions still work.
+        // A new session on the same runtime works.
         let again = runtime.open(scope.finish()?)?;
         assert_eq!(again.run(&[], &[one], &[])?[0].item::<f32>()?, 1.0);
         Ok(())
@@ -506,7 +507,7 @@ fn nested_loops_run_over_several_devices() -> Fallible {
             &[zero, ones],
             |s, at| s.less(at[0], n),
             |s, at| {
-                // The inner loop runs as many iterations as the outer loop has completed.
+                // The number of iterations of the inner loop is the number that the outer loop has completed.
                 let start = s.constant(0i32);
                 let inner = s.while_loop(
                     &[start, at[1]],

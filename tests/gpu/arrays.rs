@@ -43,7 +43,7 @@ const ARRAYS: &str = "
 
 const NAMES: [&str; 7] = ["read", "gathered", "joined", "summed", "first", "popped", "again"];
 
-/// Also creates lists on the device and sends one.
+/// The text of a graph of list ops, which creates lists on the device and sends one.
 const LISTS: &str = "
     x <- float
     zero = Const[dtype=int32, value=int32<>{0}]
@@ -93,7 +93,8 @@ fn agrees_with_the_cpu(text: &str, x: &Tensor, names: &[&str]) -> Fallible {
     Ok(())
 }
 
-/// Has more parts than one launch moves, with column counts that are and are not multiples of a pack.
+/// A tensor is split into more parts than one kernel launch moves, with row lengths that are and are not multiples of
+/// the elements that a thread loads at once.
 #[test]
 fn tensors_of_many_parts_are_split_and_concatenated_as_on_the_cpu() -> Fallible {
     const COUNT: usize = 35;

@@ -32,7 +32,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns numbers in [-3, 3): integers for integer dtypes, both parts for complex ones, random booleans.
+    /// Returns random numbers in [-3, 3): integers for integer dtypes, both parts in this range for complex dtypes, and
+    /// random booleans.
     pub(crate) fn tensor(&mut self, dtype: DType, dims: &[usize]) -> Fallible<Tensor> {
         if let Some(part) = part_of(dtype) {
             return complex(dtype, self.tensor(part, dims)?, self.tensor(part, dims)?);
@@ -44,7 +45,7 @@ impl Random {
         self.cast(&Tensor::from_slice(&doubles, shape)?, dtype)
     }
 
-    /// Returns numbers in [0, 3], both parts for complex dtypes.
+    /// Returns random numbers in [0, 3]; for complex dtypes both parts are in this range.
     fn positive(&mut self, dtype: DType, dims: &[usize]) -> Fallible<Tensor> {
         if let Some(part) = part_of(dtype) {
             return complex(dtype, self.positive(part, dims)?, self.positive(part, dims)?);
@@ -93,14 +94,14 @@ impl Random {
         self.cast(&all, dtype)
     }
 
-    /// Returns all pairs of edge values: a column and a row.
+    /// Returns the edge values of two dtypes as a column and a row, whose broadcast gives all pairs.
     fn edge_pairs(&mut self, dtypes: [DType; 2]) -> Fallible<Vec<Tensor>> {
         let [column, row] = [self.edges(dtypes[0])?, self.edges(dtypes[1])?];
         let shape = Shape::new(&[1, row.num_elements()])?;
         Ok(vec![column, row.reshaped(shape)?])
     }
 
-    /// Returns integers in `0..limit`.
+    /// Returns random integers in `0..limit`.
     pub(crate) fn indices(&mut self, dtype: DType, dims: &[usize], limit: u64) -> Fallible<Tensor> {
         let shape = Shape::new(dims)?;
         let numbers: Vec<i64> =
@@ -108,7 +109,7 @@ impl Random {
         self.cast(&Tensor::from_slice(&numbers, shape)?, dtype)
     }
 
-    /// Returns odd numbers from -3 to 3.
+    /// Returns random odd numbers from -3 to 3, none of which is 0.
     fn divisors(&mut self, dtype: DType, dims: &[usize]) -> Fallible<Tensor> {
         let shape = Shape::new(dims)?;
         let numbers: Vec<i64> = (0..shape.num_elements()).map(|_| (self.bits() % 4) as i64 * 2 - 3).collect();
@@ -134,9 +135,9 @@ fn numbers(values: &[i32]) -> Fallible<Tensor> {
     Ok(Tensor::vector(values)?)
 }
 
-/// Shapes of one operand.
+/// Shapes of the operand of unary ops.
 pub(super) const ONE: &[&[usize]] = &[&[], &[0], &[7], &[3, 5], &[1027], &[2, 0, 3]];
-/// Pairs of shapes that broadcast.
+/// Pairs of shapes of the operands of binary ops, which broadcast.
 const TWO: &[(&[usize], &[usize])] = &[
     (&[], &[]),
     (&[7], &[7]),
@@ -150,7 +151,7 @@ const TWO: &[(&[usize], &[usize])] = &[
 ];
 const MATRICES: &[&[usize]] = &[&[1, 1], &[4, 3], &[0, 3], &[33, 257], &[5, 1500]];
 
-/// Returns whether the op is about state that outlives a step, or about functions' arguments.
+/// Returns whether the op uses state that outlives a step, or is an argument or result of a function.
 fn is_kept(op: &str) -> bool {
     let kept = ["staging", "session_tensor", "mutex", "checkpoint", "queue", "iterator", "dataset_transform"];
     let families = graph::ops::families().iter().filter(|(name, _)| kept.contains(name));
@@ -191,9 +192,9 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         "NoOp" | "Placeholder" | "PlaceholderV2" | "VarHandleOp" | "VariableV2" | "Variable" | "Assert" => {
             return Ok(None);
         }
-        // The result names the device.
+        // The result depends on the device.
         "DeviceIndex" => return Ok(None),
-        // A handle is compared by its contents only, in `arrays.rs`.
+        // Handles cannot be compared; `arrays.rs` compares the contents of the arrays and stacks.
         name if name.starts_with("TensorArray") || name.starts_with("Stack") => return Ok(None),
         "Const" => all.push(vec![]),
         "Sum" | "Prod" | "Max" | "Min" | "Mean" | "EuclideanNorm" | "All" | "Any" => {
@@ -208,14 +209,14 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 (&[4, 3, 5, 2], &[1, 3]),
                 (&[0, 3], &[0]),
                 (&[2, 1500], &[-1]),
-                // Large enough to be divided into parts.
+                // These shapes are so large that the GPU kernel divides the reduction into parts.
                 (&[2, 5000], &[-1]),
                 (&[300, 35], &[0]),
             ];
             for (dims, axes) in cases {
                 let mut x = random.tensor(t, dims)?;
-                // An overflow makes a partial product infinite or NaN depending on the order, so the numbers
-                // are signs.
+                // With overflows, a product would be infinite or NaN depending on the order of the factors, so all
+                // factors have absolute value 1 or are 0.
                 if node.op.name() == "Prod" && t.is_complex() {
                     x = kernels::testing::run_op("Sign", &[x], &[("T", t.into())])?.remove(0);
                 }
@@ -296,7 +297,8 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             }
         }
         "SoftmaxCrossEntropyWithLogits" => {
-            // Labels are distributions; with other numbers the comparison would be of rounding errors.
+            // Labels are probability distributions; with other labels the gradients would differ by large rounding
+            // errors.
             let labels = |random: &mut Random, dims: &[usize]| -> Fallible<Tensor> {
                 Ok(kernels::testing::run_op("Softmax", &[random.tensor(t, dims)?], &[("T", t.into())])?
                     .remove(0))
@@ -454,8 +456,8 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         name if name.trim_start_matches('_').starts_with("FusedBatchNorm") => {
             let axis = if node.attr::<String>("data_format")? == "NCHW" { 1 } else { 3 };
             let sides = node.attr::<i64>("num_side_inputs").unwrap_or(0);
-            // Small; in packs, of which each thread of a block has several with the same channels; and divided
-            // into parts.
+            // The shapes are a small one; one whose elements are loaded several at a time, with the same channels for
+            // each thread; and one that is divided into parts.
             for dims in [&[4, 3, 2, 5][..], &[2, 36, 2, 32], &[8, 3, 200, 3]] {
                 let channels = [dims[axis]];
                 let x = random.tensor(t, dims)?;
@@ -466,7 +468,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 if !name.contains("Grad") {
                     let last = if node.attr("is_training")? { of()? } else { variance };
                     let mut inputs = vec![x, scale, second, third, last];
-                    // The summand has the shape of the data, or one value per channel.
+                    // The side input has the shape of `x`, or one value per channel.
                     if sides > 0 {
                         let channels = vec![random.tensor(t, &channels)?; sides as usize];
                         all.push([&inputs[..], &channels].concat());
@@ -574,7 +576,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             }
             all.push(vec![random.edges(t)?, random.edges(t)?]);
         }
-        // Arguments at which the terms of the function do not cancel.
+        // Positive arguments, at which the terms of the function do not cancel each other.
         "Zeta" | "Polygamma" | "Igamma" | "Igammac" | "IgammaGradA" | "RandomGammaGrad" => {
             for (x, y) in TWO {
                 all.push(vec![random.positive(t, x)?, random.positive(t, y)?]);
@@ -585,7 +587,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             let count = ends.num_elements();
             all.push(vec![ends.clone(), ends.reshaped(Shape::new(&[count, 1])?)?]);
         }
-        // Finite numbers only; other values make the op fail.
+        // The inputs are finite, because other values make the op fail.
         "CheckNumerics" | "CheckNumericsV2" => {
             for dims in ONE {
                 all.push(vec![random.tensor(t, dims)?]);
@@ -611,7 +613,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     Ok(Some(all))
 }
 
-/// Returns inputs for ops of the families that have files of their own.
+/// Returns inputs for ops whose families have a file in `cases/`.
 fn of_family(name: &str, types: &[DType], random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
     for family in [copies::inputs, rows::inputs, images::inputs, matrices::inputs, complex::inputs] {
         if let Some(sets) = family(name, types, random)? {
@@ -621,7 +623,7 @@ fn of_family(name: &str, types: &[DType], random: &mut Random) -> Fallible<Optio
     Ok(None)
 }
 
-/// Conversion of integers to another dtype.
+/// Conversion of a tensor of integers to another dtype.
 trait WithInt: Sized {
     fn with_int(self, dtype: DType) -> Fallible<Tensor>;
 }

@@ -1,5 +1,5 @@
-//! Training with prefetched input and asynchronous checkpoints, which is stopped and resumed. Without a GPU,
-//! the same on the CPU.
+//! Training with prefetched input and asynchronous checkpoints, stopped and resumed, on a GPU or, without a GPU, on the
+//! CPU.
 
 use super::Fallible;
 use super::folder::Folder;
@@ -14,7 +14,7 @@ use train::{
 const ROWS: usize = 24;
 const BATCH: usize = 4;
 
-/// Builds the mean squared distance of a layer of rectified units from 1.
+/// Adds the mean squared distance from 1 of the outputs of a dense layer with ReLU.
 pub(crate) fn loss(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
     let w = variables.get("w", DType::Float, &[3, 5], &Initializer::GlorotUniform { seed: 3 });
     let b = variables.get("b", DType::Float, &[5], &Initializer::Zeros);
@@ -28,7 +28,7 @@ pub(crate) fn rows(count: usize) -> Fallible<Tensor> {
     Ok(Tensor::from_slice(&numbers, [count, 3].try_into()?)?)
 }
 
-/// Trains from the newest checkpoint to a step, with input prefetched to a device; returns the weights.
+/// Trains from the newest checkpoint to step `last_step`, with input prefetched to `device`; returns the weights.
 pub(crate) fn train(master: &Master, device: &str, folder: &Path, last_step: i64) -> Fallible<Tensor> {
     let scope = Scope::new();
     let (host, device) = (scope.device("/device:CPU:0"), scope.device(device));
@@ -53,8 +53,8 @@ pub(crate) fn train(master: &Master, device: &str, folder: &Path, last_step: i64
 
 #[test]
 fn training_resumes_from_a_background_checkpoint() -> Fallible {
-    // A resumed run starts with the first row, and in a process of its own, because another's would still have
-    // the variables.
+    // A resumed run reads its input from the first row, so each half reads all rows twice. It has a server of its own,
+    // because the first run's server would still have the variables.
     let half = (2 * ROWS / BATCH) as i64;
     let trained = |folder: &Folder, last_step: i64| -> Fallible<Tensor> {
         let (master, device) = crate::machine()?;
@@ -62,13 +62,13 @@ fn training_resumes_from_a_background_checkpoint() -> Fallible {
     };
     let (whole, parted) = (Folder::new("whole")?, Folder::new("parted")?);
     let undisturbed = trained(&whole, 2 * half)?;
-    // A GPU's libraries may choose another algorithm for a product, so the last bits may differ.
+    // NVIDIA's libraries may choose another algorithm for a product in each run, so the last bits may differ.
     assert!(apart(&trained(&parted, half)?, &undisturbed)? > 1e-2, "nothing is learned in the second half");
     assert!(apart(&trained(&parted, 2 * half)?, &undisturbed)? < 1e-4);
     Ok(())
 }
 
-/// Returns the largest distance between elements; NaN if one of them is NaN.
+/// Returns the largest absolute difference between corresponding elements, or NaN if one of them is NaN.
 fn apart(one: &Tensor, other: &Tensor) -> Fallible<f32> {
     let pairs = one.values::<f32>()?.iter().zip(other.values::<f32>()?);
     Ok(pairs.map(|(a, b)| (a - b).abs()).max_by(f32::total_cmp).ok_or("there are no elements")?)

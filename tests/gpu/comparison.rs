@@ -11,7 +11,7 @@ use graph::{DType, Optional, Tensor, TensorList, Variant};
 use kernels::testing::lone_device;
 use std::sync::Arc;
 
-/// Returns the largest deviation, relative to 1 + the CPU's value.
+/// Returns the largest allowed deviation of a GPU's value, relative to 1 + the absolute value on the CPU.
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::Double => 1e-11,
@@ -92,7 +92,7 @@ fn difference_of_variants(actual: &Variant, expected: &Variant) -> Fallible<Opti
     Ok(None)
 }
 
-/// Returns the differences of all outputs and variables.
+/// Returns descriptions of the differences between two results, of all outputs and variables.
 fn differences(actual: &Outcome, expected: &Outcome) -> Fallible<Vec<String>> {
     let mut all = Vec::new();
     for (i, (a, e)) in actual.values.iter().zip(&expected.values).enumerate() {
@@ -110,7 +110,7 @@ fn differences(actual: &Outcome, expected: &Outcome) -> Fallible<Vec<String>> {
     Ok(all)
 }
 
-/// Compares the results of a case on a device with the CPU's.
+/// Returns the differences between the results of a case on `device` and on `cpu`.
 pub(crate) fn compare(device: &Arc<Device>, cpu: &Arc<Device>, case: &Case) -> Fallible<Vec<String>> {
     let Case { def, node, inputs } = case;
     let actual = node_runner::run(device, def, node, inputs)?;
@@ -136,7 +136,7 @@ pub(crate) fn cpu() -> Arc<Device> {
 }
 
 #[test]
-fn differences_are_reported() -> Fallible {
+fn differing_outputs_and_variables_are_described() -> Fallible {
     let of = |values: &[f32]| Tensor::vector(values);
     let near = difference(&of(&[1.0, f32::NAN])?, &of(&[1.000_01, f32::NAN])?)?;
     assert_eq!(near, None);

@@ -1,4 +1,4 @@
-//! The demo with its models on a GPU, in each mode.
+//! `anabranch demo` with each model on a GPU, in each replication mode.
 
 use super::Fallible;
 use cuda::gpus;
@@ -7,10 +7,10 @@ use device::gpu_options::{GpuOptions, GpuSelection};
 const MODES: [&str; 7] =
     ["local", "in-graph", "between-graph", "synchronous", "accumulators", "backup", "bounded-staleness"];
 
-/// Largest deviation of the held-out accuracy from the CPU's, in percentage points.
+/// Largest allowed difference between the held-out accuracy on a GPU and on the CPU, in percentage points.
 const TOLERANCE: f64 = 1.0;
 
-/// Runs the demo and returns its output. For the CPU all GPUs are hidden.
+/// Runs the demo and returns its output. Unless `on_gpu`, all GPUs are hidden from it.
 fn demo(model: &str, mode: &str, on_gpu: bool) -> Fallible<String> {
     let mut demo = crate::anabranch();
     demo.args(["demo", "--model", model, "--mode", mode]);
@@ -43,11 +43,14 @@ fn trains_in_every_mode(model: &str) -> Fallible {
     let on_cpu = accuracy(&said)?;
     for mode in MODES {
         let said = demo(model, mode, true)?;
-        let told = said.lines().find(|line| line.starts_with("nodes that told so")).unwrap_or_default();
+        let told = said
+            .lines()
+            .find(|line| line.starts_with("nodes that reported their device"))
+            .unwrap_or_default();
         assert!(told.contains("/device:GPU:0 ("), "{mode}: {said}");
         let found = accuracy(&said)?;
         assert!((found - on_cpu).abs() <= TOLERANCE, "{mode}: {found} %, on a CPU {on_cpu} %\n{said}");
-        // Parameter servers hold no GPU.
+        // No device of a parameter server is a GPU.
         let on_servers = said.lines().filter(|line| line.contains("/job:ps/"));
         assert!(on_servers.clone().all(|line| !line.ends_with("GPU:0")), "{mode}: {said}");
         assert_eq!(on_servers.count() > 0, !matches!(mode, "local" | "in-graph"), "{mode}: {said}");

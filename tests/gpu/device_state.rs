@@ -41,7 +41,7 @@ fn staged_tensors_stay_on_the_gpu() -> Fallible {
     for (output, tensor) in outputs.into_iter().zip(tensors) {
         assert_eq!(download(&gpu, output)?, tensor);
     }
-    // By key, in two parts.
+    // A map staging area stages the two components of one key separately.
     let types = AttrValue::from(vec![DType::Float, DType::Float]);
     let of_map = |more: &[(&'static str, AttrValue)]| {
         let own = [("dtypes", types.clone()), ("shared_name", "map".into())];
@@ -157,7 +157,7 @@ fn variable_snapshot_is_unaffected_by_later_updates() -> Fallible {
     of("AssignVariableOp", vec![variable.clone(), upload(&gpu, numbers(1.0)?)?])?;
     let by = upload(&gpu, numbers(2.0)?)?;
     let aside = run(&gpu, "SetAsideVariable", &[], vec![variable.clone()])?;
-    // In place, ordered after the download.
+    // The update changes the variable in place, after the download of its old value.
     of("AssignAddVariableOp", vec![variable.clone(), by])?;
     let name = || ("shared_name", AttrValue::from("shard"));
     run(&gpu, "KeepSnapshot", &[("N", 1i64.into()), name()], aside)?;

@@ -6,7 +6,7 @@ use client::{Session, SessionOptions};
 use graph::{Code, Graph, NodeId, Output, Tensor};
 use train::Master;
 
-/// A dataset of rows with their indices, and a function that passes on an iterator's handle and incarnation.
+/// A dataset of rows with their indices, and a function that returns an iterator's handle and incarnation unchanged.
 const ROWS: &str = r#"
     %function same
       %arg handle: string
@@ -26,8 +26,8 @@ const ROWS: &str = r#"
     rows = TensorSliceDataset[Toutput_types=[float, int32], output_shapes=OF](numbers, places) @"/device:CPU:0"
 "#;
 
-/// The nodes of device number `#`: a generator dataset whose function calls a function on the CPU, which gets
-/// the next element of the source iterator there.
+/// The nodes of device number `#`: a generator dataset whose function calls a function on the CPU, which takes the next
+/// element of the source iterator.
 const ON_DEVICE: &str = r#"
     %function asks_#
       %arg handle: string
@@ -70,7 +70,7 @@ const ASK_ONE: &str = "
       next = IteratorGetNext[TYPES, output_shapes=OF](\"source:resource_handle:0\")
 ";
 
-/// A multi-device iterator for two devices as the source.
+/// A source that is a multi-device iterator for two devices, on the CPU.
 const DEALT: &str = r#"
     source = MultiDeviceIterator[TYPES, output_shapes=OF, devices=["a", "b"], shared_name="", container=""]() @"/device:CPU:0"
     begin = MultiDeviceIteratorInit(rows, source, two) @"/device:CPU:0"
@@ -83,7 +83,8 @@ const ASK_SHARD: &str = "
       next = MultiDeviceIteratorGetNextFromShard[TYPES, output_shapes=OF](\"source:multi_device_iterator:0\", \"shard:output:0\", incarnation)
 ";
 
-/// Returns the graph with a source and with devices, each as the device of the dataset and of its iterator.
+/// Returns the graph of a source and of generator datasets; `devices` has, for each of them, the device of the dataset
+/// and the device of its iterator.
 fn graph(source: &str, ask: &str, devices: &[[&str; 2]]) -> Fallible<Graph> {
     let on_device = |(number, [from, to]): (usize, &[&str; 2])| {
         ON_DEVICE
@@ -102,7 +103,7 @@ fn node(graph: &Graph, name: &str) -> Fallible<NodeId> {
     found.ok_or_else(|| format!("no {name}").into())
 }
 
-/// Runs the initial steps, and checks the elements that the devices' iterators return until the end.
+/// Runs the nodes named in `begin`, one step for each list, and checks all elements that the devices' iterators return.
 fn check(master: &Master, graph: Graph, begin: &[&[&str]], devices: usize) -> Fallible {
     let Master::InProcess(server) = master else { return Err("another process's".into()) };
     let session = Session::on_server(server, graph.clone(), SessionOptions::default())?;
@@ -125,14 +126,15 @@ fn check(master: &Master, graph: Graph, begin: &[&[&str]], devices: usize) -> Fa
     Ok(())
 }
 
-/// Prefetches elements of a CPU iterator on device `from`, for an iterator on device `to`.
+/// Checks that an iterator on device `to` returns the elements of a CPU iterator, prefetched by a dataset on device
+/// `from`.
 pub(crate) fn copied(master: &Master, from: &str, to: &str) -> Fallible {
     check(master, graph(ONE, ASK_ONE, &[[from, to]])?, &[&["begin"], &["make_0"]], 1)
 }
 
-/// Prefetches elements of a multi-device iterator on two devices, which may be the same.
+/// Checks that iterators on two devices, which may be the same, return the elements of a multi-device iterator in turn.
 pub(crate) fn dealt(master: &Master, devices: [&str; 2]) -> Fallible {
-    // The iterators are initialised twice; the second time discards the elements of the first.
+    // The iterators are initialised twice; the second initialisation discards the elements prefetched after the first.
     check(
         master,
         graph(DEALT, ASK_SHARD, &devices.map(|device| [device; 2]))?,

@@ -4,8 +4,8 @@ use super::{Fallible, difference};
 use graph::{DType, Shape, Tensor};
 use kernels::testing::run_op;
 
-/// Returns the difference between the outputs of a decomposition that is not unique; the outer `None` for other
-/// ops.
+/// Returns the difference between the outputs of a decomposition that is not unique; the outer `None` means that the op
+/// is no such decomposition.
 pub(super) fn difference_of_factors(
     op: &str,
     actual: &[&Tensor],
@@ -21,7 +21,7 @@ pub(super) fn difference_of_factors(
             return Ok(Some(Some(format!("{actual:?} is not {expected:?}"))));
         }
     }
-    // The values are unique; a decomposition without vectors has no other output.
+    // Eigenvalues and singular values are unique; a decomposition without vectors has no other result.
     if let Some(how) = difference(actual[0], expected[0])? {
         return Ok(Some(Some(format!("values: {how}"))));
     }
@@ -39,14 +39,14 @@ pub(super) fn difference_of_factors(
     Ok(Some(how.map(|how| format!("their product: {how}"))))
 }
 
-/// Multiplies two batches of matrices, of which the first, or else the second, is adjoint.
+/// Returns the product of two batches of matrices, with the adjoint of the first if `is_first`, or else of the second.
 fn product(a: &Tensor, b: &Tensor, is_first: bool) -> Fallible<Tensor> {
     let turned = if is_first { "adj_x" } else { "adj_y" };
     let attrs = [("T", a.dtype().into()), (turned, true.into())];
     Ok(run_op("BatchMatMulV2", &[a.clone(), b.clone()], &attrs)?.remove(0))
 }
 
-/// Returns the product of the values and the vectors that belong to them.
+/// Returns the decomposed matrices, computed from eigenvalues or singular values and their left and right vectors.
 fn whole(values: &Tensor, left: &Tensor, right: &Tensor) -> Fallible<Tensor> {
     let count = values.shape()[values.shape().rank() - 1];
     let attrs = [("T", left.dtype().into()), ("Index", DType::Int64.into())];

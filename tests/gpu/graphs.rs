@@ -1,4 +1,4 @@
-//! CUDA graphs: captured kernels compute the same as kernels that are launched one by one.
+//! CUDA graphs: kernels in a captured graph give the same results as kernels launched one by one.
 
 use super::Fallible;
 use super::cases::{Random, inputs};
@@ -35,7 +35,8 @@ fn every_kernel_agrees_in_a_graph() -> Fallible {
     Ok(())
 }
 
-/// Returns the differences between steps of a node that launch a graph and the first step, which does not.
+/// Returns the differences between the results of a node in its first step, which launches kernels one by one, and in
+/// later steps, which launch a CUDA graph.
 fn in_graph(
     device: &Arc<Device>,
     def: &KernelDef,
@@ -98,7 +99,7 @@ const TRAINING: &str = "
     z -> float
 ";
 
-/// Trains a layer for some steps with batches of two sizes; returns the output of each step.
+/// Trains a layer for some steps with batches of two sizes; returns the output of each step, or `None` without a GPU.
 fn trained(graphs: bool) -> Fallible<Option<Vec<Tensor>>> {
     let Some(device) = crate::first_gpu(&options(graphs))? else { return Ok(None) };
     let mut random = Random(3);

@@ -1,5 +1,5 @@
-//! Whole programs with a GPU: steps that are cut short, processes that are killed, a cluster. Without a GPU,
-//! the same programs with a CPU in its place.
+//! Whole programs with a GPU: steps that are cancelled, processes that are killed, and a cluster. Without a GPU, the
+//! same programs run on a CPU.
 
 use super::Fallible;
 use crate::support::cluster::Cluster;
@@ -22,17 +22,17 @@ fn options() -> SessionOptions {
     SessionOptions { config, ..SessionOptions::default() }
 }
 
-/// The graph of work on one device.
+/// A graph on one device: an endless loop, and a matrix product.
 struct TestGraph {
     graph: Graph,
     initialize: NodeId,
-    /// The number of endless steps that have started.
+    /// The value of a variable that counts the endless steps that have started.
     begun: Output,
-    /// A loop of matrix products without end.
+    /// The node that runs a loop of matrix products without end.
     endless: NodeId,
-    /// A matrix that is fed.
+    /// The placeholder of a matrix.
     factor: Output,
-    /// The sum of all elements of the factor's square.
+    /// The sum of all elements of the product of the factor with itself.
     product: Output,
 }
 
@@ -68,7 +68,7 @@ impl TestGraph {
         })
     }
 
-    /// Checks that a step computes the product.
+    /// Checks that a step returns the correct product.
     fn computes(&self, session: &Session) -> Fallible {
         let ones = Tensor::full(1.0f32, graph::Shape::new(&[64, 64])?)?;
         let step = session.step().feed(self.factor, ones).fetch(self.product);
@@ -187,8 +187,8 @@ fn worker_trains_variables_of_a_cpu_parameter_server() -> Fallible {
     Ok(())
 }
 
-/// A variable's value is sent to another task's device, and a changed value back, in each step. On GPUs each
-/// process maps the other's memory.
+/// In each step a variable's value is sent to another task's device, and a changed value is sent back. With GPUs, each
+/// process maps the memory of the other process.
 #[test]
 fn large_tensor_is_copied_between_gpus_of_two_processes_and_back() -> Fallible {
     const ROWS: usize = 512;
@@ -207,7 +207,7 @@ fn large_tensor_is_copied_between_gpus_of_two_processes_and_back() -> Fallible {
     let seen = host.identity(own.read_variable(w, DType::Float));
     let session = Session::connect(&cluster.target("worker", 0), root.finish()?, options())?;
     session.run(&[], &[], &[first])?;
-    // An even number, because two steps restore the variable.
+    // The number of steps is even, because every second step restores the variable's first value.
     for _ in 0..40 {
         session.step().target(step).timeout(DEADLINE).run()?;
     }

@@ -30,8 +30,8 @@ const FLAGS: &[&str] = &[
     "reverse",
 ];
 
-/// Returns the node with all values of these attributes, and with seeds, because random streams without seeds
-/// differ between runs.
+/// Returns a copy of the node for each combination of values of its attributes in [`FLAGS`], with fixed seeds, because
+/// random streams without seeds differ between runs.
 fn variants(node: Node) -> Vec<Node> {
     let has = |name: &str| node.op.attrs.iter().any(|spec| spec.name == name);
     let node = if has("seed") {
@@ -59,10 +59,9 @@ impl Case {
     }
 }
 
-/// Returns the entries of the GPU's kernel table with their nodes. `ANABRANCH_GPU_SHARE`, such as `2/5`,
-/// selects the second fifth of them: sanitizers are slow, and a kernel that breaks the GPU for its process then
-/// breaks it for one share only. `ANABRANCH_GPU_OP` selects ops by a part of their name, for work on a single
-/// kernel.
+/// Returns the entries of the GPU's kernel table with their nodes. `ANABRANCH_GPU_SHARE`, such as `2/5`, selects the
+/// second fifth of them: sanitizers are slow, and a kernel that makes the GPU unusable for its process then affects one
+/// share only. `ANABRANCH_GPU_OP` selects ops by a part of their name, for work on a single kernel.
 pub(crate) fn shared_rows() -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
     let (share, shares) = share()?;
     let asked = std::env::var(OP).unwrap_or_default();
@@ -73,7 +72,7 @@ pub(crate) fn shared_rows() -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
 const SHARE: &str = "ANABRANCH_GPU_SHARE";
 const OP: &str = "ANABRANCH_GPU_OP";
 
-/// Returns whether the whole table is selected.
+/// Returns whether the environment selects the whole kernel table.
 pub(crate) fn is_whole() -> bool {
     [SHARE, OP].into_iter().all(|name| std::env::var_os(name).is_none())
 }
@@ -86,7 +85,7 @@ pub(crate) fn is_whole() -> bool {
 pub(crate) fn for_each_case(check: impl Fn(&Case) -> Fallible<Vec<String>>) -> Fallible<usize> {
     let (mut count, mut wrong) = (0, Vec::new());
     for (def, nodes) in shared_rows()? {
-        // The seed depends on the op only, so that other ops do not change its inputs.
+        // The seed depends on the op only, so that its inputs do not change when cases of other ops are added.
         let mut random = Random(graph::fingerprint::hash64(def.op.as_bytes()));
         for node in nodes.into_iter().flat_map(variants) {
             for inputs in inputs(&node, &mut random)?.unwrap_or_default() {
@@ -105,7 +104,7 @@ pub(crate) fn for_each_case(check: impl Fn(&Case) -> Fallible<Vec<String>>) -> F
     }
 }
 
-/// Returns the selected share; without the environment variable the first of one.
+/// Returns the share's number and the number of shares; 1 of 1 without the environment variable.
 fn share() -> Fallible<(usize, usize)> {
     let Ok(text) = std::env::var(SHARE) else { return Ok((1, 1)) };
     let numbers =

@@ -18,7 +18,7 @@ fn every_kernel_agrees_with_the_cpu() -> Fallible {
     Ok(())
 }
 
-/// Checks the cases themselves: the CPU computes each, with the same result a second time.
+/// The cases themselves are checked on the CPU, which must compute each case, with the same result a second time.
 #[test]
 fn every_case_runs_on_the_cpu() -> Fallible {
     let (one, other) = (cpu(), cpu());

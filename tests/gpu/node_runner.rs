@@ -1,5 +1,5 @@
-//! Runs of a node on a device: inputs are placed as the kernel's definition demands, and variables get given
-//! values.
+//! Runs of a node on a device: inputs are copied to the memory that the kernel's definition demands, and variables are
+//! assigned before the run.
 
 use super::Fallible;
 use device::Device;
@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// The results of a node.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// The outputs, then the variables' values; `None` for one without a value.
+    /// The outputs, then the variables' values; `None` for an output or variable without a value.
     pub(crate) values: Vec<Option<Tensor>>,
     /// The number of outputs among the values.
     pub(crate) outputs: usize,
@@ -38,10 +38,10 @@ pub(crate) fn download(device: &Arc<Device>, value: Value) -> Fallible<Tensor> {
     Ok(receiver.recv_timeout(DEADLINE)??)
 }
 
-/// Runs a node with this kernel definition; inputs that are variables have the given values.
+/// Runs a node with this kernel definition; an input that is a variable is created with the value in `inputs`.
 ///
 /// # Errors
-/// The inner errors are the kernel's own.
+/// The inner error is the kernel's; the outer error is any other failure.
 pub(crate) fn run(
     device: &Arc<Device>,
     def: &KernelDef,
@@ -80,7 +80,7 @@ pub(crate) fn run(
     Ok(Ok(Outcome { values: values.collect::<Fallible<_>>()?, outputs: count }))
 }
 
-/// A variable on a device.
+/// A variable on a device: a reference, or a resource handle.
 enum TestVariable {
     Reference(Arc<Variable>),
     /// The handle of a resource variable.
@@ -132,7 +132,7 @@ impl TestVariable {
     }
 }
 
-/// Returns a node of an op on variables.
+/// Returns a node of the variable op `op`, whose variable has type `dtype`.
 fn of(op: &str, dtype: DType) -> Fallible<Node> {
     let op = graph::ops::lookup(op).ok_or_else(|| format!("no op {op}"))?;
     Ok(Node::new("v", op).with_attr("dtype", dtype))

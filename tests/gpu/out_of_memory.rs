@@ -7,7 +7,7 @@ use device::gpu_options::GpuOptions;
 use graph::{Code, DType, Node, Scope, Shape, Tensor};
 use kernels::testing::run_node_on;
 
-/// Options with little memory, 1 % of a GPU's, so that a test can exhaust it.
+/// Returns GPU options that allow 1 % of the GPU's memory, so that a test can exhaust it.
 fn little() -> GpuOptions {
     GpuOptions { memory_fraction: 0.01, ..GpuOptions::default() }
 }
@@ -33,7 +33,7 @@ fn out_of_memory_is_an_error_and_the_next_kernel_runs() -> Fallible {
     Ok(())
 }
 
-/// A variable holds more than half of the memory limit, and a step needs as much again.
+/// A variable holds more than half of the memory limit, and a step needs the same amount again.
 #[test]
 fn out_of_memory_step_names_requester_and_holders_and_the_next_runs() -> Fallible {
     let Some(device) = crate::first_gpu(&little())? else { return Ok(()) };
@@ -68,7 +68,7 @@ fn out_of_memory_step_names_requester_and_holders_and_the_next_runs() -> Fallibl
     );
     assert!(told.contains(&format!(": {} bytes, with ", 4 * count)), "{told}");
     assert!(
-        told.contains(&format!("most is held by what these nodes made: holds ({})", 4 * count)),
+        told.contains(&format!("most is held by outputs of these nodes: holds ({})", 4 * count)),
         "{told}"
     );
     let sum = session.run(&sized(1000)?, &[wanted], &[])?.remove(0);

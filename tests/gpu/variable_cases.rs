@@ -1,11 +1,11 @@
-//! Inputs for ops on variables: the value of each variable before, and the other inputs.
+//! Inputs for ops on variables: the value of each variable before the op runs, and all other inputs.
 
 use super::Fallible;
 use super::cases::{ONE, Random};
 use graph::{DType, Node, Shape, Tensor};
 use kernels::testing::run_op;
 
-/// Like [`inputs`](super::cases::inputs), for a node that takes variables.
+/// Returns sets of inputs like [`inputs`](super::cases::inputs), for a node that takes variables.
 pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
     let t = element(node);
     let index = node.attr::<DType>("Tindices").unwrap_or(DType::Int64);
@@ -55,7 +55,8 @@ fn element(node: &Node) -> DType {
     named.unwrap_or(DType::Float)
 }
 
-/// Returns states of generators, one of which is about to overflow its counter, and the other inputs.
+/// Returns inputs of ops on random generators: the generator's state, in one case with a counter that is about to
+/// overflow, and the other arguments.
 fn generated(node: &Node) -> Fallible<Vec<Vec<Tensor>>> {
     let states: [&[i64]; 2] = [&[-7, 4, 5], &[3, 8, 9, 10]];
     let mut all = Vec::new();
@@ -79,8 +80,8 @@ fn generated(node: &Node) -> Fallible<Vec<Vec<Tensor>>> {
     Ok(all)
 }
 
-/// Returns scatter inputs. Rows do not repeat, because the order of updates of one row is not fixed; one case
-/// has a single update for all rows.
+/// Returns scatter inputs. Row indices do not repeat, because the order of updates of one row is not fixed; in one case
+/// a scalar updates all indexed rows.
 fn scattered(t: DType, index: DType, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
     let rows = cast(&Tensor::vector(&[3i64, 0, 4])?, index)?;
     Ok(vec![
@@ -91,10 +92,10 @@ fn scattered(t: DType, index: DType, random: &mut Random) -> Fallible<Vec<Vec<Te
     ])
 }
 
-/// Shapes of tables, and of three rows of each.
+/// Pairs of shapes: a table, and the gradient of three of its rows.
 const ROWS: &[[&[usize]; 2]] = &[[&[5], &[3]], [&[5, 400], &[3, 400]], [&[5, 2, 3], &[3, 2, 3]]];
 
-/// Returns a table with its slots, scalars, and a gradient of distinct rows.
+/// Returns inputs of a sparse update op: a table with its slots, scalars, and a gradient of distinct rows.
 fn row_step(
     node: &Node,
     t: DType,
@@ -112,12 +113,12 @@ fn row_step(
     Ok(inputs)
 }
 
-/// Returns a variable with its slots, scalars, and a gradient.
+/// Returns inputs of a dense update op: a variable with its slots, scalars, and a gradient.
 fn step(node: &Node, t: DType, dims: &[usize], random: &mut Random) -> Fallible<Vec<Tensor>> {
     let ports = node.input_types()?;
     let input = |(i, (arg, is_variable)): (usize, (&str, bool))| match arg {
         _ if i == 0 => random.tensor(t, dims),
-        // Slots are sums of squares, or may be in the same range.
+        // All slots get values from 0.1 to 0.9, because some are sums of squares, which must be positive.
         _ if is_variable => share(random, t, dims),
         "grad" | "delta" => random.tensor(t, dims),
         "global_step" => Ok(Tensor::scalar(3i64)),

@@ -24,7 +24,7 @@ fn doctor_reports_libraries_and_gpus() -> Fallible {
     Ok(())
 }
 
-/// Checks TensorFlow's error message.
+/// The error for a node on a missing GPU is TensorFlow's.
 #[test]
 fn missing_gpu_is_a_placement_error() -> Fallible {
     if gpus::find_gpus(&gpu_options::GpuSelection::All).is_ok() {
@@ -48,7 +48,7 @@ fn missing_gpu_is_a_placement_error() -> Fallible {
     Ok(())
 }
 
-/// Checks that messages without a GPU are those of a TensorFlow built without CUDA.
+/// Without a GPU, error messages are those of a TensorFlow that is built without CUDA.
 #[test]
 fn registered_kernels_list_only_the_cpu() -> Fallible {
     if gpus::find_gpus(&gpu_options::GpuSelection::All).is_ok() {

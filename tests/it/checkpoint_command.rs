@@ -16,7 +16,7 @@ fn output_of(args: &[&str]) -> Fallible<String> {
     python::run(Command::new(env!("CARGO_BIN_EXE_anabranch")).arg("ckpt").args(args))
 }
 
-/// Writes a checkpoint of a matrix, whose numbers are multiples of `scale`, and a counter.
+/// Writes a checkpoint with a matrix, whose elements are multiples of `scale`, and a counter.
 fn save(prefix: &str, scale: f32) -> Fallible {
     let numbers: Vec<f32> = (0..6).map(|i| i as f32 * scale).collect();
     let mut writer = Writer::create(prefix)?;
@@ -85,7 +85,7 @@ fn conversion_to_another_format_and_back_is_lossless() -> Fallible {
         output_of(&["convert", &file, &back])?;
         assert_eq!(output_of(&["diff", &first, &back])?, "0 of 2 tensors differ\n", "{format}");
     }
-    // NumPy reads our file, and we read a compressed file that NumPy writes.
+    // NumPy must read the converted file, and the command must read a compressed file that NumPy writes.
     let script = "import sys, numpy as np; x = dict(np.load(sys.argv[1])); np.savez_compressed(sys.argv[2], **x); print(x['layer/w'].tolist(), x['global_step'])";
     let (file, again) = (folder.file("x.npz"), folder.file("again.npz"));
     let printed = python::run(Command::new(python::interpreter()?).args(["-c", script, &file, &again]))?;

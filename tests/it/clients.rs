@@ -1,5 +1,5 @@
-//! Programs in TensorFlow-1 style: on our servers compared with TensorFlow's, on clusters of both, and as scripts that
-//! start their servers themselves.
+//! Programs in TensorFlow-1 style: results on these servers are compared with TensorFlow's servers, clusters mix both
+//! kinds of servers, and scripts that start servers themselves run unchanged.
 
 use crate::support::cluster::Cluster;
 use crate::support::{Fallible, python};
@@ -35,7 +35,7 @@ fn own_server(script: &str, arguments: &[&str]) -> Fallible<Command> {
     Ok(command)
 }
 
-/// Like [`own_server`], for one task of a cluster.
+/// Returns the command like [`own_server`], for one task of a cluster.
 fn own_task(script: &str, cluster: &Cluster, workers: usize, job: &str, task: usize) -> Fallible<Command> {
     let addresses: Vec<String> = (0..workers).map(|i| cluster.address("worker", i).to_string()).collect();
     let mut command = own_server(script, &[])?;
@@ -65,9 +65,9 @@ fn scripts_that_start_servers_run_unchanged() -> Fallible {
 }
 
 #[test]
-fn monitored_sessions_of_such_scripts_resume_from_their_checkpoint() -> Fallible {
+fn monitored_sessions_of_scripts_that_start_servers_resume_from_their_checkpoint() -> Fallible {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("own-server-checkpoints");
-    // The folder may not exist.
+    // The error is ignored, because the folder may not exist.
     let _ = fs::remove_dir_all(&folder);
     let mut saved = 0;
     for last in [50, 80] {
@@ -146,7 +146,7 @@ fn run_exits_with_the_exit_code_of_its_program() -> Fallible {
     assert_eq!(missing.status.code(), Some(1));
     let output = String::from_utf8_lossy(&missing.stderr).into_owned();
     assert!(output.contains("no-such-program cannot be started"), "{output}");
-    // `run` adds a sitecustomize module; one that the program has itself is still loaded.
+    // `anabranch run` adds a sitecustomize module; a sitecustomize module of the program is still loaded.
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("site");
     fs::create_dir_all(&folder)?;
     fs::write(folder.join("sitecustomize.py"), "import sys; sys.own = 5\n")?;

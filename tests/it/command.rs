@@ -33,7 +33,8 @@ fn result_of(output: Output) -> Fallible<CommandResult> {
     Ok(CommandResult { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) })
 }
 
-/// Returns a graph with a variable on the parameter server that a worker reads.
+/// Returns a graph with a variable on the parameter server, a worker's node that reads it, and a node without
+/// constraints.
 fn graph() -> Fallible<Graph> {
     let scope = Scope::new();
     let ps = scope.device("/job:ps");
@@ -97,7 +98,7 @@ fn graph_prints_partitions_and_explains_placement() -> Fallible {
     assert!(ps.starts_with("ps/replica:0/task:0") && ps.contains("read_S") && ps.contains("_Send"), "{ps}");
     assert!(worker.starts_with("worker/replica:0/task:1"), "{worker}");
     assert!(worker.contains("_Recv") && worker.contains("square = Square"), "{worker}");
-    // A node without constraints is on the first device, or at the master that a flag names.
+    // A node without constraints is on the first device or, with `--master`, on the master's task.
     assert!(ps.contains("anywhere = Neg"), "{ps}");
     let at = |master: &str| run(ANABRANCH, &[&placed[..], &["--master", master, "--explain"]].concat());
     let result = at("/job:worker/task:0")?;
@@ -108,7 +109,7 @@ fn graph_prints_partitions_and_explains_placement() -> Fallible {
     {
         assert!(result.out.contains(line), "{}", result.out);
     }
-    // The output can be read again, with its comments.
+    // `anabranch graph` can read the output, in which the explanations are comments.
     let again = write("explained.txt", result.out.split("\n# /job:").next().unwrap_or_default().as_bytes())?;
     assert_eq!(run(ANABRANCH, &["graph", &again.display().to_string()])?.code, Some(0));
     assert!(at("/job:worker/task:7")?.err.contains("no task"));
@@ -138,7 +139,7 @@ fn graph_places_on_gpus_that_this_machine_lacks() -> Fallible {
     for (node, device) in [("sum: (AddV2)", "GPU:0"), ("pushed: (TensorListPushBack)", "GPU:0")]
         .into_iter()
         .filter(|_| cfg!(feature = "cuda"))
-        // The length of a list of strings is computed on the CPU, where the list is.
+        // A list of strings is on the CPU, so its length is computed there.
         .chain([("number: (StringToNumber)", "CPU:0"), ("length: (TensorListLength)", "CPU:0")])
     {
         let line = format!("# {node}: /job:worker/replica:0/task:0/device:{device} ");
@@ -193,7 +194,7 @@ fn ops_lists_ops_with_kernels_or_missing_ops() -> Fallible {
         assert_eq!(is_named, is_supported, "{op}");
         assert_eq!(missing.iter().any(|name| name == op), !is_supported, "{op}");
     }
-    // Each line names the devices with a kernel; GPUs only if this build has their kernel table.
+    // Each line names the devices with a kernel; GPU only if this build has a GPU kernel table.
     let on_gpus = if cfg!(feature = "cuda") { ",GPU" } else { "" };
     assert!(supported.contains(&format!("MatMul\tCPU{on_gpus}")));
     let named = lines(&["QueueDequeueMany"])?;
@@ -328,7 +329,7 @@ fn server_finds_its_task_in_flags_or_environment() -> Fallible {
         let job = task.last().unwrap_or(&"ps");
         assert!(flag.contains(&format!("/job:{job}/replica:0/task:0 listens on")), "{flag}");
     }
-    // Flags override TF_CONFIG.
+    // With both, flags override TF_CONFIG.
     let both =
         log_of_server(Command::new(WORKER).env("TF_CONFIG", config.to_string()).args(["--job", "worker"]))?;
     assert!(both.contains(&expected), "{both}");
@@ -366,7 +367,7 @@ fn closed_output_pipe_is_no_failure() -> Fallible {
 fn run_avoids_the_folder_of_an_earlier_process() -> Fallible {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("left-behind");
     fs::create_dir_all(&folder)?;
-    // A folder that an earlier process with the same process id left behind.
+    // The script creates the folder that an earlier process with the same process id would have left behind.
     let script = "mkdir -p \"$TMPDIR/anabranch-run-$$-0\"; exec \"$0\" run -- sh -c 'echo $PYTHONPATH'";
     let mut command = Command::new("sh");
     let ran =

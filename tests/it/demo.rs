@@ -3,7 +3,7 @@
 use crate::support::Fallible;
 use std::process::Command;
 
-/// Largest difference of the held-out accuracy from that on one device, in percentage points.
+/// Largest allowed difference, in percentage points, between the held-out accuracy of a mode and of one device.
 const TOLERANCE: f64 = 1.0;
 
 const MODES: [&str; 6] =

@@ -89,8 +89,8 @@ fn code(lines: &[&str]) -> String {
     lines.iter().map(|line| format!("`{line}`")).collect::<Vec<_>>().join("<br>")
 }
 
-/// Returns the types that the kernels of a device type support, by attribute; one line per kernel if kernels restrict
-/// several attributes together.
+/// Returns the element types that an op's kernels for a device type support, for each type attribute, or one line per
+/// kernel if a kernel restricts several attributes together.
 fn kernels_on(device_type: &str, op: &Op) -> String {
     if op.role() != Role::Compute {
         return "executor".to_owned();
@@ -120,7 +120,7 @@ fn types_of_all(kernels: &[&KernelDef]) -> String {
     let attrs: BTreeSet<&str> = kernels.iter().flat_map(|k| k.types).map(|(attr, _)| *attr).collect();
     match attrs.len() {
         0 => "any".to_owned(),
-        // One attribute: the types of all kernels together.
+        // If all kernels restrict the same one attribute, their types are listed together.
         1 if kernels.iter().all(|k| k.types.len() == 1) => {
             let types = kernels.iter().flat_map(|k| k.types).flat_map(|(_, types)| *types);
             attrs.iter().map(|attr| types_of(attr, types.clone().copied())).collect()

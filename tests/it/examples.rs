@@ -1,4 +1,5 @@
-//! The programs in `examples/`: each ends successfully, and those of strategies fit the line of their data.
+//! The programs in `examples/`: each ends successfully, and the examples of training strategies find the weight and
+//! bias of their data.
 
 use crate::support::{Fallible, python};
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ fn program(name: &str) -> Fallible<PathBuf> {
     Ok(program)
 }
 
-/// Checks that an example prints the weight and bias of the line.
+/// Checks that an example prints the weight and bias of the line that its points are on.
 fn check_fit(example: &str) -> Fallible {
     let output = python::run(&mut Command::new(program(example)?))?;
     let numbers =

@@ -1,5 +1,5 @@
-//! `scripts/gpu-suite` runs its parts, reports their results, and ends a part that hangs. Shell scripts stand
-//! in for the programs that need a GPU.
+//! `scripts/gpu-suite` runs its parts, reports their results, and ends a part that hangs. Shell scripts take the place
+//! of the programs that need a GPU.
 
 use crate::support::Fallible;
 use crate::support::folder::Folder;
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// Held while programs are written and while others are started: a child process would inherit a file open for
-/// writing, and executing that file would then fail.
+/// The lock that is held while a program is written and while a process is started: a child process would inherit a
+/// file open for writing, and executing that file would then fail.
 static WRITES_OR_STARTS: Mutex<()> = Mutex::new(());
 
-/// Returns a packed folder in which the tests of clicks fail, and the tests of kernels hang.
+/// Returns a folder like that of `gpu-suite pack`, in which the part "clicks" fails and the part "kernels" hangs.
 fn packed() -> Fallible<Folder> {
     let _writes = WRITES_OR_STARTS.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Folder::new("gpu-suite")?;
@@ -81,7 +81,7 @@ fn each_part_runs_its_commands_and_is_in_the_summary() -> Fallible {
         );
     }
     assert!(summary.contains("clicks: not run, because it was not requested\n"), "{summary}");
-    // Each part is listed once.
+    // The suite must list each part once.
     let parts = text(&run(&folder, &["parts"], "60")?);
     for part in parts.lines() {
         assert_eq!(
@@ -126,7 +126,7 @@ fn each_part_writes_its_own_output_file() -> Fallible {
     Ok(())
 }
 
-/// Runs sanitizer parts, each of which checks a share of the table; the one for uninitialised memory runs
+/// Runs sanitizer parts, each of which checks a share of the kernel table; the part for uninitialised memory runs
 /// without poisoning.
 #[test]
 fn kernels_run_under_the_sanitizer_if_installed() -> Fallible {

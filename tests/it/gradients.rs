@@ -17,7 +17,7 @@ const OF_A_DISTRIBUTION: &str = "derivative of the distribution, not of the numb
 const OF_A_FUNCTION: &str =
     "gradient of the function's body: graph/tests/it/lower.rs, tests/clients/programs/defun.py";
 
-/// Ops whose gradient cannot be compared with differences, with the reason.
+/// Ops whose gradient cannot be compared with central differences, each with the reason.
 const EXCUSED: &[(&str, &str)] = &[
     ("Complex", COMPLEX),
     ("Real", COMPLEX),
@@ -58,7 +58,7 @@ const EXCUSED: &[(&str, &str)] = &[
     ("StatelessRandomGammaV3", OF_A_DISTRIBUTION),
 ];
 
-/// Ops for which `tf.gradients` has no rule, or one whose result has another form or meaning.
+/// Ops for which `tf.gradients` has no rule, or a rule whose result has another form or meaning.
 const NOT_THE_CLIENTS: &[&str] = &["ReadVariableOp", "ResourceGather", "TopK"];
 
 #[test]
@@ -90,7 +90,7 @@ fn every_gradient_equals_the_central_difference() -> Fallible {
     Ok(())
 }
 
-/// The graph of a case in a session, with its feeds.
+/// A session with the graph of a case, and the case's inputs and outputs.
 struct CaseGraph {
     session: Session,
     /// Differentiable inputs: the placeholder of each, and its value.
@@ -158,7 +158,7 @@ fn check(case: &Case, server: &Arc<Server>, number: usize, folder: &Path) -> Fal
         .enumerate()
         .map(|(i, y)| scope.placeholder(&format!("weight{i}"), scope.dtype(*y), scope.shape(*y)))
         .collect();
-    // A gradient may be the weight itself, and a fed tensor cannot be fetched: hence the Identity.
+    // A gradient may be the weight itself, and a fed tensor cannot be fetched, so an Identity follows each placeholder.
     let weights: Vec<Output> = fed_weights.iter().map(|w| scope.op("Identity").input(*w).output()).collect();
     let given: Vec<Option<Output>> = weights.iter().copied().map(Some).collect();
     let gradients = scope.gradients(&ys, &wrt, &given)?;

@@ -1,5 +1,5 @@
-//! Every command of the README and of the guides runs. A script stands in for `cargo`: it runs the programs that are
-//! already built, and checks that a test program which a command names exists.
+//! Every command of the README and of the guides runs. A script takes the place of `cargo`: it runs the programs that
+//! are already built, and checks that a test program which a command names exists.
 
 use crate::support::Fallible;
 use crate::support::cluster::free_port;
@@ -10,22 +10,23 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Commands that need other machines or packages: the start of each, and the test that runs the like.
+/// Commands that need other machines or packages: the start of each command, and the test or script that runs a similar
+/// one.
 const TESTED_ELSEWHERE: &[(&str, &str)] = &[
     ("scripts/gpu-suite pack", "tests/it/gpu_suite.rs"),
     ("FOLDER/gpu-suite run", "tests/it/gpu_suite.rs"),
-    ("cargo run --release --features store-s3", "tests/it/stores.rs"),
+    ("cargo run --features store-s3", "tests/it/stores.rs"),
     ("cargo test --workspace", ".ci/run"),
     ("anabranch-worker $cluster", "tests/deadlines/ps_replicas.rs"),
 ];
 
-/// Ports in the documents, for which the test uses free ones.
+/// Ports in the documents, which the test replaces by free ports.
 const PORTS: [&str; 3] = ["2222", "2223", "2224"];
 
-/// Seconds after which a block of commands is ended.
+/// Number of seconds after which a block of commands is killed.
 const DEADLINE: &str = "300";
 
-/// The stand-in for `cargo`, in the repository's root `$ROOT`.
+/// The script that takes the place of `cargo`; `$ROOT` is the root of the repository.
 const CARGO: &str = r#"#!/bin/bash
 set -e
 case "$1" in
@@ -48,7 +49,7 @@ run)
 esac
 "#;
 
-/// Shell code that waits until the servers of a block listen. They end with the script.
+/// Shell code that waits until the servers of a block listen. The servers end with the script.
 const AWAIT_SERVERS: &str = r#"
 for port in $PORTS; do
     for attempt in $(seq 200); do
@@ -69,12 +70,12 @@ fn documents(root: &Path) -> Fallible<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Returns the blocks of shell commands in a document.
+/// Returns the content of each code block of shell commands in a document.
 fn shell_blocks(text: &str) -> impl Iterator<Item = &str> {
     text.split("\n```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next())
 }
 
-/// Makes the folder of programs that the commands find.
+/// Makes a folder with the programs that the commands run: this build's, and scripts for `cargo` and `python`.
 fn programs(root: &Path) -> Fallible<Folder> {
     let folder = Folder::new("guide-programs")?;
     for (name, program) in [

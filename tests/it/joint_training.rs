@@ -1,4 +1,5 @@
-//! One synchronous job of two replicas, one ours and one TensorFlow's `SyncReplicasOptimizer`. Either may be the chief.
+//! One synchronous job of two replicas, one of this crate and one that uses TensorFlow's `SyncReplicasOptimizer`.
+//! Either may be the chief.
 
 use crate::support::cluster::Cluster;
 use crate::support::{Fallible, python};
@@ -19,8 +20,8 @@ struct Replica {
     w: Output,
 }
 
-/// Builds the model of `joint_replica.py`. Both replicas compute the same gradients, because which two gradients make a
-/// step is random: a fast replica may take a slow replica's token.
+/// Builds the model of `joint_replica.py`. Both replicas compute the same gradients, because a step may take two
+/// gradients of one replica: a fast replica may take a slow replica's token.
 fn replica(task: u32) -> Fallible<Replica> {
     let root = Scope::new();
     let sync = SyncMode::Sync { replicas_to_aggregate: 2, backup: 0, aggregation: Aggregation::Accumulators };

@@ -1,5 +1,5 @@
-//! The command, Python clients, examples and models, tested whole. One program: it is linked once, and its tests share
-//! the processors.
+//! The command, Python clients, examples and models, tested as whole programs. All tests are in one program, which is
+//! linked once and whose tests share the processors.
 
 mod checkpoint_command;
 mod clients;

@@ -40,7 +40,8 @@ async fn unknown_compression_is_refused() -> Fallible {
     rpc.check_health().await
 }
 
-/// Runs only if `ANABRANCH_LARGE_MESSAGES` is set, because it takes gigabytes of memory; run it without other tests.
+/// The test runs only if `ANABRANCH_LARGE_MESSAGES` is set, because it takes gigabytes of memory; run it without other
+/// tests.
 #[test]
 fn messages_up_to_two_gibibytes_are_sent_and_larger_ones_fail() -> Fallible {
     if std::env::var_os("ANABRANCH_LARGE_MESSAGES").is_none() {

@@ -56,7 +56,7 @@ fn residual_network_fits_a_batch_and_updates_its_moving_averages() -> Fallible {
     Ok(())
 }
 
-/// ResNet-50 as published: 53 convolutions, and a scale and an offset for each output channel.
+/// The published ResNet-50 has 53 convolutions, and a scale and an offset for each of their output channels.
 #[test]
 fn resnet_50_has_the_published_number_of_parameters() -> Fallible {
     let batch = Batch { shape: &[2, 224, 224, 3], examples: 2, classes: 1000 };
@@ -71,7 +71,8 @@ fn resnet_50_has_the_published_number_of_parameters() -> Fallible {
     let count = |graph: &Graph, op: &str| graph.nodes().filter(|(_, node)| node.op.name() == op).count();
     assert_eq!(count(&model.graph, "Conv2D"), 53);
     // On a GPU, normalisations are fused with the activations that follow them, except those of the four projections,
-    // which have none. Their gradients are fused too if the activation's gradient has no other consumer.
+    // which have none. The gradients of normalisation and activation are fused too if no other node uses the
+    // activation's gradient.
     let fused = graph::passes::fuse_norms(model.graph, &|_| true)?;
     let ops = ["_FusedBatchNormEx", "FusedBatchNormV3", "Relu", "_FusedBatchNormActivationGrad", "ReluGrad"];
     assert_eq!(ops.map(|op| count(&fused, op)), [49, 4, 0, 33, 16]);
@@ -102,7 +103,7 @@ fn lstm_agrees_with_its_equations() -> Fallible {
     let (last, weights) = made.take().ok_or("no layer")?;
     let session = Session::local(model.graph.clone())?;
     session.run(&[], &[], &[model.training.initialize])?;
-    // One training step, so that the biases are not zero.
+    // A training step runs first, so that the biases are not zero.
     session.run(&[], &[], &[model.step])?;
     let fetches = [model.inputs, weights.inputs, weights.states, weights.biases, last];
     let values = session.run(&[], &fetches, &[])?;
@@ -116,7 +117,7 @@ fn lstm_agrees_with_its_equations() -> Fallible {
     for t in 0..steps {
         let before = h.clone();
         for i in 0..n {
-            // The pre-activation of gate `g`, unit `u`.
+            // Returns the pre-activation of gate `g` of unit `u`.
             let gate = |g: usize, u: usize| {
                 let column = g * units + u;
                 let from_input: f64 =

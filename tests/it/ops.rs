@@ -1,4 +1,4 @@
-//! The op table and its kernels compared with TensorFlow's.
+//! Comparison of the op table and its kernels with TensorFlow's.
 
 use crate::support::cluster::Cluster;
 use crate::support::{Fallible, op_table, python};
@@ -13,7 +13,7 @@ fn signatures_equal_those_of_tensorflow() -> Fallible {
     Ok(())
 }
 
-/// Checks the list that `anabranch ops --missing` compares with.
+/// The list is the one that `anabranch ops --missing` compares with.
 #[test]
 fn list_of_tensorflow_ops_is_current() -> Fallible {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/command/ops_command/tensorflow.txt");

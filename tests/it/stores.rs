@@ -1,5 +1,5 @@
 //! Checkpoints in object stores. The tests use the store in the environment variable `STORE`, or else the store in
-//! memory. One test runs all others again with an S3 server from PyPI.
+//! memory. The test `all_tests_pass_on_s3` runs all other tests again with an S3 server from PyPI.
 
 use crate::support::cluster::{Cluster, free_port};
 use crate::support::{Fallible, environment};
@@ -44,7 +44,7 @@ fn file_appears_complete_when_it_is_committed() -> Fallible {
     assert!(!files.exists(&name)?);
     files.delete(&name)?;
 
-    // A file of several parts, the last of them smaller; then small files that replace it.
+    // The first file is written in several parts, the last of them smaller; small files then replace it.
     let large: Vec<u8> = (0..(40 << 20) + 5u32).map(|i| (i % 251) as u8).collect();
     for content in [&large[..], b"small", b""] {
         let mut file = files.create(&name)?;
@@ -136,7 +136,7 @@ fn bundles_are_merged() -> Fallible {
     assert_eq!(reader.read(b"v1")?, Tensor::scalar(1i64));
     let files = ["model-1.data-00000-of-00002", "model-1.data-00001-of-00002", "model-1.index"];
     assert_eq!(listed(&folder)?, files);
-    // A bundle on the local disk is merged into the store.
+    // A checkpoint on the local disk can be merged into one in the store.
     let local = crate::support::folder::Folder::new("store-parts")?;
     let part = local.path().join("part");
     save(&part, "v", &Tensor::scalar(5i64))?;
@@ -152,7 +152,7 @@ fn incomplete_checkpoint_is_never_the_latest() -> Fallible {
     let (first, second) = (folder.join("model-1"), folder.join("model-2"));
     save(&first, "v", &Tensor::scalar(1i64))?;
     assert_eq!(train::latest_checkpoint(&folder)?, Some(first.clone()));
-    // First data without an index, later an index whose data file is too short.
+    // The second checkpoint has data without an index at first, and later an index whose data file is too short.
     store::write(bundle::data_file(&second, 0, 1), &[0; 8])?;
     assert_eq!(train::latest_checkpoint(&folder)?, Some(first.clone()));
     save(&second, "v", &Tensor::scalar(2i64))?;
@@ -228,7 +228,7 @@ fn ckpt(arguments: &[&str]) -> Command {
 
 #[test]
 fn unresponsive_store_is_an_error_with_its_name() -> Fallible {
-    // A listener that never answers.
+    // The listener never accepts a connection, so requests get no answer.
     let silent = TcpListener::bind(("127.0.0.1", 0))?;
     let address = silent.local_addr()?;
     let started = Instant::now();

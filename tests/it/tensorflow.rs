@@ -96,7 +96,7 @@ fn partial_runs_callables_timelines_and_options_behave_as_on_a_tensorflow_server
     Ok(())
 }
 
-/// Control of the test above: TensorFlow's own server passes the same checks.
+/// TensorFlow's own server passes the checks of `sessions.py`, so they check TensorFlow's behaviour.
 #[test]
 fn tensorflow_server_passes_the_checks_of_sessions() -> Fallible {
     let cluster = Cluster::reserve(&[("ps", 1), ("worker", 2)])?;
@@ -170,7 +170,7 @@ fn blocked_ops_end_with_their_step_and_session() -> Fallible {
     Ok(())
 }
 
-/// Runs on one task, and with branches, loops and functions spread over two other tasks.
+/// The checks run on one task, and then with branches, loops and functions on two other tasks.
 #[test]
 fn functions_and_functional_control_flow_compute_the_same_as_tensorflow() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;

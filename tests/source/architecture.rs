@@ -1,16 +1,17 @@
-//! The arrows between the crates, and what must not be seen where: see ARCHITECTURE.md.
+//! The dependencies that ARCHITECTURE.md allows between crates, and the libraries and features that may be used only in
+//! some.
 
 use crate::support::{Fallible, python};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// The crates of ours that a crate may use.
+/// The crates of this workspace that a crate may depend on.
 struct Arrows {
     name: &'static str,
-    /// Crates that the crate itself uses, behind a feature or not.
+    /// Crates that the crate itself may use, with or without a feature.
     uses: &'static [&'static str],
-    /// Crates that its tests and benches use besides: of its own layer, or made for tests.
+    /// Further crates that its tests and benches may use: of the same layer, or made for tests.
     tests_use: &'static [&'static str],
 }
 
@@ -43,7 +44,7 @@ const ASYNC: &[&str] = &["tokio", "tonic", "prost", "hyper"];
 
 fn metadata() -> Fallible<serde_json::Value> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-    // Crates for other platforms than this one may not be on the machine.
+    // The platform is given, because crates for other platforms may not be on this machine.
     let version = python::run(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).ok_or("rustc names no host")?;
     let said = python::run(
@@ -55,7 +56,7 @@ fn metadata() -> Fallible<serde_json::Value> {
     Ok(serde_json::from_str(&said)?)
 }
 
-/// The names of the dependencies of each package that `is_counted` accepts.
+/// Returns, for each package, the names of those dependencies for which `is_counted` returns true.
 fn dependencies(
     metadata: &serde_json::Value,
     is_counted: impl Fn(&serde_json::Value) -> bool,
@@ -97,9 +98,9 @@ fn crates_use_only_those_below_them() -> Fallible {
     Ok(())
 }
 
-/// GPU code is a dependency that a build may leave out, not a condition inside of CPU code.
+/// CPU code has no conditions on the feature `cuda`: a build without GPUs only leaves out a dependency.
 #[test]
-fn the_cuda_feature_is_asked_for_in_one_crate() -> Fallible {
+fn only_the_worker_has_conditions_on_the_cuda_feature() -> Fallible {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut sites = Vec::new();
     let mut folders: Vec<_> =

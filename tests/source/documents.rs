@@ -1,14 +1,14 @@
-//! The documents name files that exist: links, and paths in code marks.
+//! Links and paths in backticks in the documents must name files that exist.
 
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders whose documents are checked, without those below them.
+/// Folders whose documents are checked, without their subfolders.
 const FOLDERS: &[&str] =
     &[".", "docs", "docs/guide", "docs/design", "docs/performance", "docs/compatibility"];
 
-/// Folders of the repository with which a path in code marks begins.
+/// Top-level folders of the repository, with which a path in backticks begins.
 const TOP: &[&str] = &[
     ".ci",
     "benches",
@@ -47,24 +47,24 @@ fn documents(root: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     Ok(found)
 }
 
-/// The text without its fenced blocks.
+/// Returns the text without fenced code blocks.
 fn prose(text: &str) -> String {
     text.split("```").step_by(2).collect()
 }
 
-/// `a/{b,c}.rs` as `a/b.rs` and `a/c.rs`.
+/// Returns the paths that a path with braces means: `a/b.rs` and `a/c.rs` for `a/{b,c}.rs`.
 fn expanded(path: &str) -> Vec<String> {
     let Some((before, rest)) = path.split_once('{') else { return vec![path.to_owned()] };
     let Some((choices, after)) = rest.split_once('}') else { return vec![path.to_owned()] };
     choices.split(',').flat_map(|choice| expanded(&format!("{before}{choice}{after}"))).collect()
 }
 
-/// The texts between pairs of backticks.
+/// Returns the texts between pairs of backticks.
 fn marked(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
-/// Targets of links to files.
+/// Returns the targets of links to files, without anchors.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     targets

@@ -6,14 +6,14 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A folder's ceilings, in per cent.
+/// The largest allowed percentages in the comments, documents and code of a folder.
 struct Ceiling {
     folder: &'static str,
-    /// Sentences that open with one of [`OPENERS`].
+    /// Percentage of sentences that open with one of [`OPENERS`].
     opened: f64,
-    /// Sentences that contain the word "what".
+    /// Percentage of sentences that contain the word "what".
     what: f64,
-    /// Public functions without a doc comment.
+    /// Percentage of public functions without a doc comment.
     undocumented: f64,
 }
 
@@ -41,7 +41,7 @@ const CEILINGS: &[Ceiling] = &[
 /// Words that open a sentence without naming its subject.
 const OPENERS: &[&str] = &["what", "whatever", "who", "whoever", "whose", "that", "of", "as", "whether"];
 
-/// The shortest sentence that counts, in words.
+/// Number of words of the shortest sentence that is counted.
 const MIN_WORDS: usize = 3;
 
 const fn ceiling(folder: &'static str, opened: f64, what: f64, undocumented: f64) -> Ceiling {
@@ -93,7 +93,7 @@ fn percent(part: usize, whole: usize) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
-/// The word in lower case without the marks around it.
+/// Returns the word in lower case without punctuation around it.
 fn plain_word(word: &str) -> String {
     word.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase()
 }
@@ -103,7 +103,7 @@ fn files_below(folder: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     while let Some(next) = folders.pop() {
         for entry in fs::read_dir(next)? {
             let path = entry?.path();
-            // Nobody writes the comments of generated code.
+            // Generated code is skipped, because its comments are not written by hand.
             if path.ends_with("src/generated") {
                 continue;
             }
@@ -114,8 +114,8 @@ fn files_below(folder: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     Ok(files)
 }
 
-/// Runs of consecutive comment lines, without their markers. Code fences, headings and `SAFETY:` are left out, and an item of
-/// a list begins a run of its own.
+/// Returns the blocks of consecutive comment lines, without comment markers. Code fences, headings and `SAFETY:` are
+/// left out, and an item of a list begins a new block.
 fn comment_blocks(text: &str) -> Vec<String> {
     let (mut blocks, mut block, mut is_code) = (Vec::new(), String::new(), false);
     for line in text.lines() {
@@ -141,7 +141,8 @@ fn comment_blocks(text: &str) -> Vec<String> {
     blocks
 }
 
-/// The block cut after full stops, question marks and exclamation marks that a space follows.
+/// Returns the sentences of a block, which is cut after each full stop, question mark or exclamation mark before a
+/// space.
 fn sentences(block: &str) -> Vec<String> {
     let (mut found, mut start) = (Vec::new(), 0);
     let bytes = block.as_bytes();
@@ -156,7 +157,7 @@ fn sentences(block: &str) -> Vec<String> {
     found
 }
 
-/// How many functions are `pub`, and how many of these have no doc comment.
+/// Returns the number of public functions, and the number of public functions without a doc comment.
 fn public_functions(text: &str) -> (usize, usize) {
     let (mut functions, mut undocumented, mut is_documented) = (0, 0, false);
     for line in text.lines().map(str::trim) {

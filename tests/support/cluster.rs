@@ -21,7 +21,7 @@ pub struct Cluster {
     flags: Vec<String>,
     /// Programs that the tasks of a job run instead of a server, by job.
     programs: BTreeMap<String, Program>,
-    /// Addresses that override the cluster spec, by (task that reads the spec, task that it connects to).
+    /// Addresses that override those of the cluster spec, by the task that reads the spec and the task to connect to.
     routes: BTreeMap<(TaskKey, TaskKey), SocketAddr>,
 }
 
@@ -42,7 +42,7 @@ impl Cluster {
         Cluster::start_with(jobs, &[])
     }
 
-    /// Like [`Cluster::start`], with flags for every process.
+    /// Starts a cluster like [`Cluster::start`], with these flags for every process.
     pub fn start_with(jobs: &[(&str, usize)], flags: &[&str]) -> Fallible<Cluster> {
         let mut cluster = Cluster::reserve(jobs)?;
         cluster.flags = flags.iter().map(|f| (*f).to_owned()).collect();
@@ -90,7 +90,8 @@ impl Cluster {
         self.routes.insert((from, to), address);
     }
 
-    /// Returns the cluster spec for one task: the addresses by job, with the task's own routes.
+    /// Returns the cluster spec for one task: the addresses of all tasks by job, as overridden by
+    /// [`Cluster::set_route`].
     fn spec_for(&self, job: &str, index: usize) -> BTreeMap<&str, Vec<String>> {
         let own = (job.to_owned(), index);
         let route = |to: TaskKey, address: &SocketAddr| {
@@ -242,19 +243,19 @@ impl Cluster {
     }
 }
 
-/// Returns a free local address. Its port is below the range that the system gives to outgoing connections, so it stays
-/// free while its task is dead, even if other tasks keep connecting to it.
+/// Returns a free local address. Its port is below the range of ports of outgoing connections, so it stays free while
+/// the task at this address is dead, even if other tasks keep connecting to it.
 pub fn free_port() -> Fallible<SocketAddr> {
     const FIRST: u32 = 12_000;
     const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Test processes that run concurrently begin at different ports.
+    // The process id makes concurrent test processes search from different ports.
     let first = std::process::id().wrapping_mul(1_607);
     for _ in 0..COUNT {
         let port = FIRST + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port as u16));
-        // Binds without listening: a child process that another thread starts at this moment would inherit a listening
-        // socket and keep the port busy.
+        // The port is bound without listening: a child process that another thread starts at this moment would inherit
+        // a listening socket and keep the port busy.
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseaddr(true)?;
         if socket.bind(address).is_ok() {
@@ -276,7 +277,7 @@ fn program(job: &str) -> PathBuf {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for task in self.running.values_mut() {
-            // The process may have ended already.
+            // The error is ignored, because the process may have ended already.
             let _ = task.kill();
             let _ = task.wait();
         }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 /// Longest time that a check waits for a leader to be replaced.
 const LONG: Duration = Duration::from_secs(60);
-/// A lease short enough for a test to wait for its end, and long enough to be renewed in time on a busy machine.
+/// A lease that is short enough for a test to wait for its end, and long enough to be renewed in time on a busy
+/// machine.
 pub const SHORT: Duration = Duration::from_secs(6);
 
 /// Checks that of two candidates with a long lease one leads, and that each later leader has a higher term.
@@ -27,7 +28,7 @@ pub fn each_leader_has_a_higher_term(a: &dyn LeaderStore, b: &dyn LeaderStore) -
 pub fn leader_that_stops_renewing_is_replaced(a: &dyn LeaderStore, b: &dyn LeaderStore) -> Fallible {
     let first = a.campaign()?.ok_or("a campaign without another leader was refused")?;
     let started = Instant::now();
-    // Renews for longer than one lease.
+    // The leader renews for longer than one lease.
     while started.elapsed() < a.lease() + a.lease() / 4 {
         assert!(a.keep(first)? && b.campaign()?.is_none());
         thread::park_timeout(Duration::from_millis(50));

@@ -30,7 +30,8 @@ pub fn ensure_environment(name: &str, packages: &[&str]) -> Fallible<PathBuf> {
     Ok(python)
 }
 
-/// Runs a command to its end and returns its standard output; fails with all its output if it exits with an error.
+/// Runs a command to its end and returns its standard output; if the command exits with an error, fails with all of the
+/// command's output.
 pub fn run(command: &mut Command) -> Fallible<String> {
     let output = command.output()?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Returns the folder for files of tests: below `target/`, or the system's temporary folder on a machine that runs the
-/// tests without having built them.
+/// Returns the folder for files of tests: below `target/`, or the system's temporary folder if the tests were built on
+/// another machine.
 pub fn temporary() -> PathBuf {
     let built = Path::new(env!("CARGO_TARGET_TMPDIR"));
     if built.is_dir() { built.to_owned() } else { std::env::temp_dir() }

@@ -1,4 +1,4 @@
-//! At least one case for every op that has a gradient. Inputs stay away from points where the derivative jumps.
+//! At least one case for every op that has a gradient. Inputs are not near points where the derivative jumps.
 
 use graph::{AttrValue, DType, Shape, Tensor};
 
@@ -11,7 +11,7 @@ pub(crate) struct Case {
     pub outputs: usize,
 }
 
-/// One input argument of an op's signature: a tensor, or a list of tensors.
+/// An input argument of an op: one tensor, or a list of tensors.
 pub(crate) struct Argument {
     pub is_list: bool,
     pub inputs: Vec<Input>,
@@ -57,7 +57,7 @@ impl Case {
         self
     }
 
-    /// Adds a differentiable input with values between two bounds, which differ from those of the inputs before it.
+    /// Adds a differentiable input with values between two bounds, in another order than those of earlier inputs.
     pub(crate) fn x(self, dims: &[usize], low: f64, high: f64) -> Case {
         let seed = 3 * self.inputs.len() + 1;
         self.arg(Input::Differentiable(tensor(dims, low, high, seed)))
@@ -85,7 +85,7 @@ impl Case {
         self.arg(Input::Constant(ints(values, &[values.len()])))
     }
 
-    /// Adds a scalar of 32 bits that is fed.
+    /// Adds a scalar 32-bit integer that is fed.
     pub(crate) fn i(self, value: i32) -> Case {
         self.arg(Input::Fixed(Tensor::scalar(value)))
     }
@@ -236,7 +236,7 @@ fn elementwise() -> Vec<Case> {
         ("LeakyReluGrad", -2.0, 2.0),
         ("SoftplusGrad", -2.0, 2.0),
     ] {
-        // The gradient ops of activations take the gradient first; the others take the function's value first.
+        // `ReluGrad` and similar ops take the gradient first; ops such as `TanhGrad` take the function's value first.
         let of_features = op.contains("lu") || op.starts_with("Soft");
         let (a, b) = if of_features { ((0.5, 3.0), (low, high)) } else { ((low, high), (0.5, 3.0)) };
         out.push(case(op).x(&[2, 4], a.0, a.1).x(&[2, 4], b.0, b.1));
@@ -430,7 +430,7 @@ fn networks() -> Vec<Case> {
     out
 }
 
-/// Returns a fed tensor of 64-bit integers, the type of a sparse tensor's indices.
+/// Returns a fed tensor of 64-bit integers, the element type of a sparse tensor's indices.
 fn wide(values: &[i64], dims: &[usize]) -> Input {
     let tensor = Shape::new(dims).and_then(|s| Tensor::from_slice(values, s));
     Input::Fixed(tensor.unwrap_or_else(|e| panic!("{e}")))

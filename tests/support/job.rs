@@ -20,11 +20,11 @@ use tokio::runtime::Runtime;
 /// A task: its job and index.
 pub type Task = (&'static str, usize);
 
-/// The test that calls [`run_if_replica_process`](super::replica::run_if_replica_process); the program of the tests of
-/// jobs has it at its root.
+/// The test that calls [`run_if_replica_process`](super::replica::run_if_replica_process); each test program that
+/// starts jobs has it at its root.
 const REPLICA_ENTRY: &str = "replica";
 
-/// A running job of two parameter servers, several replicas and a separate master for observation.
+/// A running job of two parameter servers, several replicas, and a separate master through which tests observe the job.
 pub struct Job {
     pub cluster: Cluster,
     pub config: ReplicaConfig,
@@ -39,7 +39,7 @@ pub struct Job {
 /// Number of parameter servers.
 pub const SERVERS: usize = 2;
 
-/// A graph that reads only the global step, so it needs none of the replicas' tasks.
+/// A graph that only reads the global step, so a session needs no task of a replica.
 struct Observer {
     graph: Graph,
     step: Output,
@@ -59,7 +59,7 @@ impl Observer {
 
 impl Job {
     /// Starts the parameter servers, replicas and master of a job whose default configuration `configure` may change.
-    /// With `through_relays`, tests can cut the connections between tasks.
+    /// With `through_relays`, tasks connect through relays, so that tests can cut the connections.
     pub fn start(
         name: &str,
         configure: impl FnOnce(&mut ReplicaConfig),

@@ -1,4 +1,4 @@
-//! Loads that clients put on a cluster: training steps, sessions, and distinct steps (which need a plan each).
+//! Loads that clients put on a cluster: training steps, sessions, and distinct steps, each of which needs its own plan.
 
 use super::Fallible;
 use anabranch::client::{Session, SessionOptions};
@@ -7,7 +7,7 @@ use anabranch::train::{Initializer, Optimizer, Strategy, Training, Variables, wa
 use std::ops::Range;
 use std::time::Duration;
 
-/// Runs `work` on `count` threads, each with its index, and waits for all of them.
+/// Runs `work` on `count` threads, each with its index, and waits until all threads have ended.
 fn on_threads(count: usize, work: impl Fn(usize) -> Fallible + Sync) -> Fallible {
     let work = &work;
     std::thread::scope(|scope| {
@@ -17,7 +17,7 @@ fn on_threads(count: usize, work: impl Fn(usize) -> Fallible + Sync) -> Fallible
     })
 }
 
-/// An asynchronous between-graph job: a client for each worker, variables on `/job:ps/task:0`.
+/// The clients of an asynchronous between-graph job, one for each worker. The variables are on `/job:ps/task:0`.
 #[derive(Debug)]
 pub struct Replicas(Vec<Replica>);
 
@@ -36,7 +36,7 @@ const BATCH: usize = 4;
 const READY: Duration = Duration::from_secs(30);
 
 impl Replicas {
-    /// Opens a session on each worker's target; the first one initialises the variables.
+    /// Opens a session on each worker's target; the first session initialises the variables.
     pub fn start(workers: &[String]) -> Fallible<Replicas> {
         let replicas = (0..).zip(workers).map(|(worker, target)| {
             let strategy = Strategy::ParameterServer {
@@ -56,7 +56,7 @@ impl Replicas {
         Ok(Replicas(replicas.collect::<Fallible<_>>()?))
     }
 
-    /// Runs these steps of the job, each worker an equal share of them.
+    /// Runs `steps` of the job; each worker runs an equal share of them.
     pub fn steps(&self, steps: Range<usize>) -> Fallible {
         on_threads(self.0.len(), |worker| {
             steps.clone().filter(|step| step % self.0.len() == worker).try_for_each(|_| self.0[worker].step())
@@ -148,7 +148,7 @@ impl DistinctSteps {
         Ok(DistinctSteps { session, x, nodes })
     }
 
-    /// Runs the steps with these numbers: each fetches a different pair of nodes.
+    /// Runs the distinct steps with these numbers; each step fetches another pair of nodes.
     pub fn steps(&self, numbers: Range<usize>) -> Fallible {
         let (fed, negative) = (Tensor::vector(&[1f32, 2.0])?, Tensor::vector(&[-1f32, -2.0])?);
         let count = self.nodes.len();

@@ -15,5 +15,5 @@ pub mod relay;
 pub mod replica;
 pub mod rpc;
 
-/// The result of a test or helper: any error fails the test.
+/// The result of a test or helper: an error of any type fails the test.
 pub type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;

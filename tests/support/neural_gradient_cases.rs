@@ -13,7 +13,7 @@ fn floats(values: &[f32], dims: &[usize]) -> Input {
     Input::Fixed(Tensor::from_slice(values, shape).unwrap_or_else(|e| panic!("{e}")))
 }
 
-/// Returns the cases of this module.
+/// Returns the gradient cases of this module.
 pub(crate) fn all() -> Vec<Case> {
     let mut out = convolutions();
     out.extend(dilations());

@@ -1,4 +1,5 @@
-//! Nodes for every row of a kernel table, with each combination of types and the attributes that kernels branch on.
+//! Nodes for every row of a kernel table, with each combination of types, and with values of the attributes that select
+//! different code in kernels.
 
 use super::Fallible;
 use device::KernelTable;
@@ -51,9 +52,9 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
     };
     Ok(match op.name() {
         "_FusedElementwise" => vec![
-            // A layer of a matrix, a bias and a scalar.
+            // A chain of three inputs: a matrix, a bias and a scalar.
             chain(3, (vec!["BiasAdd", "Relu", "Mul", "Sigmoid"], vec![0, 1, 3, 4, 2, 5])),
-            // An intermediate value that is smaller than the result.
+            // A chain with an intermediate value that has fewer elements than the result.
             chain(3, (vec!["Exp", "Mul", "AddV2"], vec![1, 3, 2, 0, 4])),
             chain(1, sum_of(MAPS, 1)),
             chain(2, sum_of(ARITHMETIC, 2)),
@@ -200,7 +201,7 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
     })
 }
 
-/// (Window sizes or dilations, strides, padding, data format) of a 2-D op.
+/// The windows of a 2-D op: window sizes or dilations, strides, padding, data format.
 type Window = ([i64; 2], [i64; 2], &'static str, &'static str);
 
 const POOLS: &[Window] = &[
@@ -209,7 +210,7 @@ const POOLS: &[Window] = &[
     ([3, 3], [2, 2], "SAME", "NCHW"),
     ([2, 2], [3, 3], "VALID", "NCHW"),
     ([1, 1], [1, 1], "SAME", "NHWC"),
-    // Sizes too large for 32-bit index arithmetic.
+    // The row stride is too large for 32-bit index arithmetic.
     ([2, 3], [i32::MAX as i64, 1], "SAME", "NHWC"),
 ];
 const CONVOLUTIONS: &[Window] = &[
@@ -220,11 +221,12 @@ const CONVOLUTIONS: &[Window] = &[
     ([2, 2], [1, 1], "SAME", "NCHW"),
 ];
 
-/// (Window rows or plane dilation, row stride, padding, data format) of a 3-D op.
+/// The windows of 3-D ops: window rows or plane dilation, row stride, padding, data format.
 const VOLUMES: &[(i64, i64, &str, &str)] =
     &[(3, 2, "SAME", "NDHWC"), (1, 1, "VALID", "NDHWC"), (2, 3, "SAME", "NCDHW"), (1, 1, "VALID", "NCDHW")];
 
-/// Returns an attribute of a 3-D op: values for planes, rows and columns, and 1 for batch and channels.
+/// Returns the strides, window sizes or dilations of a 3-D op in the order of the data format; 1 for batch and
+/// channels.
 fn of_volumes([planes, rows, columns]: [i64; 3], format: &str) -> Vec<i64> {
     match format {
         "NCDHW" => vec![1, 1, planes, rows, columns],
@@ -232,7 +234,8 @@ fn of_volumes([planes, rows, columns]: [i64; 3], format: &str) -> Vec<i64> {
     }
 }
 
-/// Returns an attribute of a 2-D op: values for rows and columns, and 1 for batch and channels.
+/// Returns the strides, window sizes or dilations of a 2-D op in the order of the data format; 1 for batch and
+/// channels.
 pub fn in_format([rows, columns]: [i64; 2], format: &str) -> Vec<i64> {
     match format {
         "NCHW" => vec![1, 1, rows, columns],
@@ -259,7 +262,7 @@ const EQUATIONS: &[&str] = &[
     "i->ii",
 ];
 
-/// Ops of one operand that fused chains may contain.
+/// Unary ops that fused chains may contain.
 const MAPS: &[&str] = &[
     "Neg",
     "Abs",
@@ -289,7 +292,7 @@ const MAPS: &[&str] = &[
     "Softplus",
     "Softsign",
 ];
-/// Ops of two operands that broadcast, which fused chains may contain.
+/// Binary ops with broadcasting that fused chains may contain.
 const ARITHMETIC: &[&str] = &[
     "Add",
     "AddV2",
@@ -304,7 +307,7 @@ const ARITHMETIC: &[&str] = &[
     "SquaredDifference",
     "Pow",
 ];
-/// Ops of two operands of one shape that fused chains may contain.
+/// Gradient ops, of two operands of the same shape, that fused chains may contain.
 const GRADIENTS: &[&str] = &[
     "AddN",
     "SqrtGrad",
@@ -344,10 +347,10 @@ fn plain(op: &'static Op) -> Fallible<Node> {
     let mut node = Node::new("n", op);
     for spec in op.attrs.iter().filter(|spec| spec.default.is_none()) {
         let value: AttrValue = match (spec.kind, spec.is_list) {
-            // Here and below the first allowed value: not all attributes allow float.
+            // The value is the first one that the op allows, because not all type attributes allow float.
             (AttrKind::Type, false) => spec.allowed.first().cloned().unwrap_or(DType::Float.into()),
             (AttrKind::Type, true) => vec![DType::Float].into(),
-            // The last axis of a matrix.
+            // `concat_dim` is the last axis of a matrix.
             (AttrKind::Int, false) if spec.name == "concat_dim" => 1i64.into(),
             (AttrKind::Int, false) => 2i64.into(),
             (AttrKind::Int, true) => vec![1i64, 1, 1, 1].into(),

@@ -4,7 +4,7 @@ use graph::ops::spec::{Arg, ArgType, AttrSpec};
 use graph::{AttrList, AttrValue, Op, PartialShape, ops};
 use serde_json::{Value, json};
 
-/// Returns the definition of every op that TensorFlow has too, by name.
+/// Returns a JSON object with the definition of every op that TensorFlow has too, by op name.
 pub fn json() -> Value {
     let shared = ops::all().iter().filter(|op| !op.def.is_extension);
     shared.map(|op| (op.name().to_owned(), of_op(op))).collect::<serde_json::Map<_, _>>().into()

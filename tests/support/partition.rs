@@ -1,5 +1,5 @@
-//! A partition on one device that runs step after step. It receives fed tensors by `_Recv` and sends fetched tensors by
-//! `_Send`.
+//! A partition on one device, on which tests run steps. The partition receives fed tensors by `_Recv` and sends fetched
+//! tensors by `_Send`.
 
 use super::Fallible;
 use device::Device;
@@ -22,7 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// An executor of one partition.
 pub struct Partition(Arc<Executor>);
 
-/// A step that has begun.
+/// A step that has begun and has not necessarily ended.
 pub struct Begun {
     step: Arc<Step>,
     end: Receiver<device::Result<Trace>>,
@@ -39,7 +39,7 @@ fn key_attrs(name: &str) -> String {
     )
 }
 
-/// Parses a graph from text whose lines may be indented. `name <- type` stands for a `_Recv`, `node -> type` for a
+/// Parses a graph from text whose lines may be indented. The line `name <- type` means a `_Recv`, and `node -> type` a
 /// `_Send`.
 pub fn graph_from_text(text: &str) -> Fallible<Graph> {
     let mut lines = String::new();
@@ -91,13 +91,13 @@ impl Partition {
 }
 
 impl Begun {
-    /// Sends a tensor to the step under a name; `None` is a dead tensor.
+    /// Sends a tensor to the step, to the `_Recv` of tensor `name`; `None` is a dead tensor.
     pub fn feed(&self, name: &str, tensor: Option<Tensor>) -> Fallible {
         let sent = tensor.map_or_else(Sent::dead, |tensor| Sent { value: tensor.into(), is_dead: false });
         Ok(self.step.rendezvous.send(&key(name), sent)?)
     }
 
-    /// Waits for the tensor that the step sends under a name; `None` is a dead tensor.
+    /// Waits for the tensor that the step's `_Send` of tensor `name` sends; `None` is a dead tensor.
     pub fn fetch(&self, name: &str) -> Fallible<Option<Tensor>> {
         let (sender, receiver) = channel();
         self.step.rendezvous.recv(&key(name), Box::new(move |sent| drop(sender.send(sent))));
@@ -154,7 +154,8 @@ pub fn four_copies_of(def: &KernelDef, node: &Node, inputs: Vec<Tensor>) -> Fall
         let id = graph.add(like, &sources, &[])?;
         for (i, port) in node.output_types()?.iter().enumerate() {
             let name = format!("out{copy}_{i}");
-            // Marked as a fetch, because a transfer to another task would split the kernels into two segments.
+            // The `_Send` is marked as a fetch, because a transfer to another task would split the kernels into two
+            // segments.
             let send =
                 transfer("_Send", &name)?.with_attr("T", port.dtype).with_attr("client_terminated", true);
             graph.add(send, &[Output::new(id, i)], &[])?;

@@ -1,4 +1,4 @@
-//! A Python with TensorFlow, which is both the peer that results are compared with and the client that users have.
+//! A Python with TensorFlow, which is both the reference for results and the client that users have.
 
 pub use super::environment::run;
 
@@ -6,7 +6,7 @@ use super::{Fallible, environment};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The package of the TensorFlow release that behaviour is compared with.
+/// The PyPI package of the TensorFlow release with which behaviour is compared.
 const TENSORFLOW: &str = "tensorflow-cpu==2.21.*";
 
 /// Returns the interpreter of a virtual environment below `target/` that has TensorFlow.
@@ -33,7 +33,8 @@ pub fn start(command: &mut Command) -> Fallible<Child> {
     Ok(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
 }
 
-/// Waits for a process and returns its standard output; fails with all its output if it exits with an error.
+/// Waits for a process and returns its standard output; if the process exits with an error, fails with all of its
+/// output.
 pub fn finish(child: Child) -> Fallible<String> {
     let output = child.wait_with_output()?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();

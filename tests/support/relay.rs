@@ -14,7 +14,7 @@ pub enum LinkState {
     Up,
     /// Connections stay open, and no byte passes until the state is `Up` again, as in a network that drops all packets.
     Stalled,
-    /// Connections break, and new ones are closed at once.
+    /// Open connections are closed, and new connections are closed at once.
     Down,
 }
 
@@ -26,7 +26,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts a relay to `target`, which listens until it is dropped.
+    /// Starts a relay to `target`; the relay listens until it is dropped.
     pub fn start(runtime: &Handle, target: SocketAddr) -> Fallible<Relay> {
         let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
         let (link, state) = watch::channel(LinkState::Up);
@@ -45,7 +45,7 @@ async fn listen(listener: TcpListener, target: SocketAddr, mut link: watch::Rece
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            // The relay was dropped.
+            // The loop ends when the relay is dropped.
             () = async { while link.changed().await.is_ok() {} } => return,
         };
         if let Ok((near, _)) = accepted {
@@ -83,7 +83,7 @@ async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut link: watch:
     }
 }
 
-/// Waits while the state is `Stalled`; returns whether it is `Up` afterwards.
+/// Waits while the state is `Stalled`. Returns whether the state is `Up` afterwards.
 async fn wait_while_stalled(link: &mut watch::Receiver<LinkState>) -> bool {
     link.wait_for(|link| *link != LinkState::Stalled).await.is_ok_and(|link| *link == LinkState::Up)
 }

@@ -33,8 +33,8 @@ pub struct Replica {
     pub names: Vec<String>,
 }
 
-/// Builds the linear model of one worker. Its batch depends on the global step alone, so a repeated step computes the
-/// same.
+/// Builds the linear model of one worker. The batch of a step depends only on the global step, so a repeated step
+/// computes the same.
 pub fn replica(worker: u32, sync: SyncMode) -> Fallible<Replica> {
     let root = Scope::new();
     let strategy = Strategy::ParameterServer { ps_tasks: 2, worker, placement: Default::default(), sync };
@@ -58,8 +58,8 @@ pub fn replica(worker: u32, sync: SyncMode) -> Fallible<Replica> {
     Ok(Replica { graph: root.finish()?, training, saver, values, names })
 }
 
-/// Trains up to `last_step` through the master at `target`; returns the number of recoveries in a new session. Worker 0 is
-/// the chief, which saves a checkpoint every ten steps if there is a folder.
+/// Trains up to `last_step` through the master at `target`; returns the number of times that it recovered in a new
+/// session. Worker 0 is the chief, which saves a checkpoint every ten steps if `folder` is given.
 pub fn train_through_master(
     worker: u32,
     target: &str,
@@ -85,7 +85,7 @@ pub fn train_through_master(
     let mut session =
         MonitoredSession::new(Master::Remote(target.to_owned()), graph, training, saver, all, config)?;
     while session.run(&[], &[], &[replica.training.train])?.is_some() {
-        // Slows training down, so that tests can kill tasks in the middle of it.
+        // The pause slows training down, so that tests can kill tasks in the middle of it.
         thread::park_timeout(Duration::from_millis(5));
     }
     let recoveries = session.recoveries();

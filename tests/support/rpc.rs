@@ -138,7 +138,7 @@ pub fn step(
     }
 }
 
-/// Makes the server report a step's failure in the response's body.
+/// Returns the request with the option that the server reports a failure in the response's body.
 pub fn in_body(step: pb::RunStepRequest) -> pb::RunStepRequest {
     pb::RunStepRequest { store_errors_in_response_body: true, ..step }
 }
@@ -153,12 +153,12 @@ pub fn bytes(graph: &pb::GraphDef) -> bytes::Bytes {
     graph.encode_to_vec().into()
 }
 
-/// Converts a graph to its message.
+/// Converts a graph to a GraphDef message.
 pub fn proto(graph: &Graph) -> Fallible<pb::GraphDef> {
     Ok(graph_to_proto(graph, DefaultAttrs::Keep)?)
 }
 
-/// Returns a node.
+/// Returns the message of a node.
 pub fn node(name: &str, op: &str, inputs: &[&str], attrs: &[(&str, pb::AttrValue)]) -> pb::NodeDef {
     pb::NodeDef {
         name: name.to_owned(),
@@ -169,7 +169,7 @@ pub fn node(name: &str, op: &str, inputs: &[&str], attrs: &[(&str, pb::AttrValue
     }
 }
 
-/// Places a node on a device.
+/// Returns the node with its device set to `device`.
 pub fn on(device: &str, node: pb::NodeDef) -> pb::NodeDef {
     pb::NodeDef { device: device.to_owned(), ..node }
 }
@@ -200,7 +200,7 @@ pub fn shape(dims: &[i64]) -> pb::TensorShapeProto {
     pb::TensorShapeProto { dim: dim.collect(), ..Default::default() }
 }
 
-/// Returns a constant whose message states a shape and holds a single 1, which stands for all elements.
+/// Returns a float constant whose message has the shape `dims` and a single value, 1, for all elements.
 pub fn splat(name: &str, dims: &[i64]) -> pb::NodeDef {
     let value = pb::TensorProto {
         dtype: pb::DataType::DtFloat as i32,
@@ -255,7 +255,7 @@ pub fn endless(name: &str, device: &str) -> pb::NodeDef {
     on(device, node(name, "_Recv", &[], &attrs))
 }
 
-/// Asserts that a call failed with this code and a message that contains all `parts`; returns the message.
+/// Asserts that a call failed with this code and a message that contains all of `parts`; returns the message.
 pub fn assert_fails<T: std::fmt::Debug>(reply: Reply<T>, code: Code, parts: &[&str]) -> String {
     match reply {
         Ok(value) => panic!("{code:?} was expected, got {value:?}"),

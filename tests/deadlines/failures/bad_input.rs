@@ -154,7 +154,7 @@ async fn malformed_graphs_are_refused_with_the_node() -> Fallible {
             }
             Err(_) => {}
         }
-        // The same graph is refused as an extension of a session, which stays as it was.
+        // ExtendSession refuses the same graph, and the session stays as it was.
         let session = rpc.create_session(def([constant("before", 3.0)])).await?;
         let extend = pb::ExtendSessionRequest {
             session_handle: session.clone(),
@@ -310,7 +310,7 @@ async fn sizes_are_checked_before_memory_is_allocated() -> Fallible {
             wrong.push(format!("{case}: {code:?} {}", failure.message()));
         }
     }
-    // A feed whose shape has more elements than its message.
+    // The feed's message states a shape with more elements than it holds.
     let session = rpc.create_session(def([placeholder("p"), unary("n", "Neg", "p")])).await?;
     for dims in [vast, &[-3], &[1 << 40, 1 << 40]] {
         let mut run = step(&session, &[("p:0", Tensor::scalar(1f32))], &["n:0"], &[]);
@@ -355,7 +355,7 @@ async fn invalid_bytes_on_the_port_do_not_disturb_other_clients() -> Fallible {
     assert_fails(unknown, Code::Unimplemented, &[]);
     rpc.check_health().await?;
 
-    // Connections with another protocol are closed or ignored, while other clients are served.
+    // Connections that do not speak HTTP/2 are closed or ignored, while other clients are served.
     let mut noise = vec![0u8; 4096];
     let mut state = 1u64;
     for byte in &mut noise {
@@ -370,7 +370,7 @@ async fn invalid_bytes_on_the_port_do_not_disturb_other_clients() -> Fallible {
         let mut stream = TcpStream::connect(cluster.address("worker", 0))?;
         stream.set_read_timeout(Some(Duration::from_millis(200)))?;
         stream.write_all(&bytes)?;
-        // The server may answer or not.
+        // The result is ignored, because the server may or may not answer.
         let _ = stream.read(&mut [0; 1024]);
         open.push(stream);
         rpc.check_health().await?;

@@ -110,7 +110,7 @@ async fn steps_with_invalid_feeds_fetches_or_targets_are_refused() -> Fallible {
             "You must feed a value for placeholder tensor 'p' with dtype float\n\t [[{{node p}}]]",
         ),
     ];
-    // A valid step first, because a plan in the cache must not answer for the invalid steps.
+    // A valid step runs first, so that a plan is in the cache, which must not be used for the invalid steps.
     rpc.run_step(step(&session, &[("p:0", one())], &["n:0"], &[])).await?;
     let mut wrong = Vec::new();
     for (request, code, text) in cases {
@@ -121,7 +121,7 @@ async fn steps_with_invalid_feeds_fetches_or_targets_are_refused() -> Fallible {
             }
         }
     }
-    // A fed value of the wrong type.
+    // A feed of the wrong type is refused.
     let ints = step(&session, &[("p:0", Tensor::scalar(1i32))], &["n:0"], &[]);
     match rpc.run_step(ints).await {
         Err(s) if s.code() == Code::InvalidArgument && s.message().contains('p') => {}
@@ -204,7 +204,7 @@ async fn worker_refuses_unknown_handles() -> Fallible {
     let text = "Graph handle is not found: g. Possibly, this worker just restarted.";
     assert_eq!(assert_fails(worker.deregister_graph(deregister).await, Code::Aborted, &[]), text);
 
-    // Graphs whose node is not placed, or is placed on another task.
+    // RegisterGraph refuses graphs whose node is not placed, or is placed on another task.
     for device in ["", "/job:ps/replica:0/task:0/device:CPU:0", "nonsense"] {
         let mut request = register("s");
         request.graph_def = bytes(&def([on(device, constant("a", 1.0))]));

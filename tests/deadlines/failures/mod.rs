@@ -17,7 +17,7 @@ const FLOAT: pb::DataType = pb::DataType::DtFloat;
 const WORKER: &str = "/job:worker/replica:0/task:0";
 const PS: &str = "/job:ps/replica:0/task:0";
 
-/// Longest time to a failure that does not have to wait for anything.
+/// Longest time within which a call must fail if its failure depends on no deadline.
 const SOON: Duration = Duration::from_secs(2);
 
 fn cpu(task: &str) -> String {
@@ -38,7 +38,8 @@ async fn pair() -> Fallible<(Cluster, Rpc)> {
     Ok((cluster, rpc))
 }
 
-/// Returns a graph with a counter on the parameter server, its increment `count`, and a node that waits for ever.
+/// Returns a graph with a counter on the parameter server, its increment `count`, and a node `endless` that waits until
+/// its step is cancelled.
 fn counter() -> Vec<pb::NodeDef> {
     let device = cpu(PS);
     let variable = node(
@@ -59,7 +60,7 @@ fn counter() -> Vec<pb::NodeDef> {
 
 type Running = tokio::task::JoinHandle<Result<Vec<pb::NamedTensorProto>, tonic::Status>>;
 
-/// Runs a step that increments the counter and never ends.
+/// Starts a step that increments the counter and then waits until it is cancelled.
 fn run_endless(rpc: &Rpc, session: &str) -> Running {
     let (rpc, request) = (rpc.clone(), step(session, &[], &["endless:0"], &["count"]));
     tokio::spawn(async move { rpc.run_step(request).await })

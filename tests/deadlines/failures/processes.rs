@@ -92,7 +92,7 @@ async fn task_that_never_started_is_named_in_the_error() -> Fallible {
     let (first, second) = (cluster.address("ps", 0).to_string(), cluster.address("ps", 1).to_string());
     let start = Instant::now();
     let both = [PS, first.as_str(), "/job:ps/replica:0/task:1", second.as_str()];
-    // A device name with a job alone needs all of the job's tasks.
+    // A node whose device names only a job needs all tasks of the job.
     let on_ps = || def([on("/job:ps", constant("a", 1.0))]);
     assert_fails(rpc.create_session(on_ps()).await, Code::Unavailable, &both);
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
@@ -100,16 +100,16 @@ async fn task_that_never_started_is_named_in_the_error() -> Fallible {
     let request = pb::CreateSessionRequest { config: Some(filtered), ..Default::default() };
     let filtered = rpc.master.clone().create_session(request).await;
     assert_fails(filtered, Code::Unavailable, &[both[2], both[3]]);
-    // Clients repeat a failed call at once. The master does not wait a second time for a task that it has waited for in
-    // vain, and uses the task once it runs.
+    // The client repeats a failed call at once. The master does not wait again for a task that did not answer within
+    // the connect deadline, and uses the task once it runs.
     let start = Instant::now();
     for _ in 0..3 {
         let (rpc, on_second) = (&rpc, def([on(both[2], constant("a", 1.0))]));
         assert_fails(rpc.create_session(on_second).await, Code::Unavailable, &both[2..]);
     }
     assert!(start.elapsed() < Duration::from_millis(1400), "{:?}", start.elapsed());
-    // A session does not wait for tasks that its graph does not need; they join when they run and an extension needs
-    // them.
+    // A session does not wait for tasks that its graph does not need; such tasks join when they run and an extension of
+    // the graph needs them.
     let session = rpc.create_session(def([constant("a", 1.0)])).await?;
     rpc.run_step(step(&session, &[], &["a:0"], &[])).await?;
     let more = def([on(PS, constant("b", 2.0))]);
@@ -185,7 +185,7 @@ async fn idle_server_stops_at_once() -> Fallible {
 async fn stopping_server_fails_its_steps_with_its_name() -> Fallible {
     let mut cluster = Cluster::start_with(&[("ps", 1), ("worker", 1)], &["--stop-grace", "0.3"])?;
     let rpc = Rpc::connect(&cluster, "worker", 0).await?;
-    // Stops first the task that runs the step's node, then the step's master.
+    // The first round stops the task that runs the step's node, the second round the step's master.
     for job in ["ps", "worker"] {
         let session = rpc.create_session(def(counter())).await?;
         rpc.run_step(step(&session, &[], &[], &["init"])).await?;
@@ -250,7 +250,7 @@ async fn steps_of_clients_that_disappear_are_cancelled() -> Fallible {
             }
         }
     }
-    // No step still runs, so both servers stop at once.
+    // No step runs any more, so both servers stop at once.
     let mut cluster = cluster;
     for job in ["ps", "worker"] {
         let start = Instant::now();

@@ -97,7 +97,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
         ],
         "DynamicStitch" | "ParallelDynamicStitch" => {
             let data = types.get(2).copied().unwrap_or(t);
-            // Row 0 occurs twice, rows 1 and 3 do not occur.
+            // Index 0 occurs twice, indices 1 and 3 do not occur.
             let second = numbers(&[5, 0])?.reshaped(Shape::new(&[2, 1])?)?;
             let rows = [random.tensor(data, &[3, 2])?, random.tensor(data, &[2, 1, 2])?];
             let [first_rows, second_rows] = rows;

@@ -55,7 +55,8 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
                 }
                 let [boxes, scores] = overlapping(t, count, random)?;
                 let mut set = vec![boxes, scores, Tensor::scalar(most)];
-                // The overlap threshold, the score threshold, and the width by which overlaps lower scores.
+                // The inputs are the overlap threshold, the score threshold, and the sigma of soft non-maximum
+                // suppression.
                 for (&dtype, value) in types[3..].iter().zip([0.25, -2.0, sigma]) {
                     set.push(random.cast(&Tensor::scalar(value), dtype)?);
                 }

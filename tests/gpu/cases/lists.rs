@@ -3,7 +3,7 @@
 use super::{Fallible, Random, WithInt, numbers};
 use graph::{DType, Node, Optional, PartialShape, Shape, Tensor, TensorList, Variant};
 
-/// The shape of each element.
+/// The shape of each element of the lists.
 const ELEMENT: [usize; 2] = [2, 3];
 
 pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
@@ -43,12 +43,12 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 vec![tensor(t, &[0, 2, 3], random)?, element],
                 vec![tensor(t, &[5], random)?, any.clone()],
                 vec![tensor(t, &[1, 16], random)?, any.clone()],
-                // More rows than one launch moves.
+                // The tensor has more rows than one kernel launch moves.
                 vec![tensor(t, &[35, 4], random)?, any],
             ]
         }
         "TensorListStack" => {
-            // The attribute `num_elements` is 2.
+            // The list has two elements, because the node's attribute `num_elements` is 2.
             let two = list(t, &[true, true], random)?;
             vec![vec![two, any], vec![list(t, &[false, true], random)?, element]]
         }
@@ -114,7 +114,7 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     }))
 }
 
-/// Returns a random tensor; for variants, each element is a list.
+/// Returns a random tensor; in a tensor of variants, each element is a tensor list.
 fn tensor(dtype: DType, dims: &[usize], random: &mut Random) -> Fallible<Tensor> {
     if dtype != DType::Variant {
         return random.tensor(dtype, dims);
@@ -128,13 +128,15 @@ fn tensor(dtype: DType, dims: &[usize], random: &mut Random) -> Fallible<Tensor>
     Ok(Tensor::variants(variants, shape)?)
 }
 
-/// Returns a list of elements of one shape, some of them without a value.
+/// Returns a list with one element of shape [`ELEMENT`] for each entry of `has_value`; elements whose entry is false
+/// have no value.
 fn list(dtype: DType, has_value: &[bool], random: &mut Random) -> Fallible<Tensor> {
     let shapes: Vec<Option<&[usize]>> = has_value.iter().map(|&has| has.then_some(&ELEMENT[..])).collect();
     list_of(dtype, &shapes, &ELEMENT.map(Some), random)
 }
 
-/// Returns a list of elements of the given shapes, with a partial element shape.
+/// Returns a list of elements of the given shapes, with the partial element shape `shape`; an element with shape `None`
+/// has no value.
 fn list_of(
     dtype: DType,
     elements: &[Option<&[usize]>],
@@ -147,7 +149,7 @@ fn list_of(
     Ok(Tensor::variant(TensorList::of(dtype, shape, elements)?))
 }
 
-/// Returns the variants for addition and `ZerosLike`.
+/// Returns variants of many element types, for `AddN` and `ZerosLike`: lists, and an optional.
 fn of_many_types(random: &mut Random) -> Fallible<Vec<Tensor>> {
     let mut all = Vec::new();
     for dtype in [DType::Float, DType::Half, DType::Int64, DType::UInt8, DType::Int32, DType::Variant] {

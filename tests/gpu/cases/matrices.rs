@@ -7,7 +7,7 @@ use kernels::testing::run_op;
 /// Shapes of square matrices: an empty batch, a 1x1 matrix, empty matrices, a batch, and a larger matrix.
 const SQUARES: &[&[usize]] = &[&[0, 3, 3], &[1, 1], &[2, 0, 0], &[2, 3, 4, 4], &[19, 19]];
 
-/// Shapes of other matrices, wide and tall.
+/// Shapes of matrices that need not be square, wide and tall.
 const OBLONG: &[&[usize]] =
     &[&[0, 3, 2], &[1, 1], &[2, 0, 3], &[3, 0], &[2, 3, 5, 3], &[3, 5], &[19, 12], &[6, 37]];
 
@@ -18,7 +18,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
         "Cholesky" => {
             for dims in SQUARES {
                 all.push(vec![positive(t, dims, random)?]);
-                // Most of these have no Cholesky decomposition.
+                // Most random matrices have no Cholesky decomposition.
                 all.push(vec![random.tensor(t, dims)?]);
             }
         }
@@ -62,7 +62,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             for dims in OBLONG {
                 all.push(vec![random.tensor(t, dims)?]);
             }
-            // Matrices of lower rank than their shorter side.
+            // The rank of these matrices is lower than the length of their shorter side.
             all.push(vec![Tensor::zeros(t, Shape::new(&[3, 2])?)?]);
             let factors = [random.tensor(t, &[2, 5, 2])?, random.tensor(t, &[2, 2, 4])?];
             all.push(run_op("BatchMatMulV2", &factors, &[("T", t.into())])?);
@@ -72,7 +72,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
     Ok(Some(all))
 }
 
-/// Returns the shape of right-hand sides with this many columns.
+/// Returns the shape of right-hand sides with `columns` columns, for matrices of shape `dims`.
 fn right(dims: &[usize], columns: usize) -> Vec<usize> {
     [&dims[..dims.len() - 1], &[columns]].concat()
 }

@@ -38,8 +38,8 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
                 (&[], &[], 4),
                 (&[0, 1], &[0, 1], 0),
             ] {
-                // An output without rows is only valid for V2, because other versions have indices of rows that
-                // do not exist.
+                // An output without rows is only valid for V2, because the indices of other versions would be of rows
+                // that do not exist.
                 if rows == 0 && !name.ends_with("V2") {
                     continue;
                 }
@@ -105,7 +105,8 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
                 // Products of many numbers overflow each floating-point dtype.
                 let x = match name {
                     "Cumprod" if dims.contains(&300) || dims.contains(&1000) => continue,
-                    // Long sums must not cancel, because the comparison is relative.
+                    // Long sums have positive terms, which do not cancel, because results are compared relative to
+                    // their size.
                     _ if dims.contains(&1000) => random.positive(t, dims)?,
                     _ => random.tensor(t, dims)?,
                 };
@@ -165,7 +166,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
                 if name == "Bincount" { &[&[], &[40], &[0]] } else { &[&[40], &[3, 20], &[3, 0]] };
             let mut all = Vec::new();
             for dims in shapes {
-                // Two numbers have no bin.
+                // The values 4 and 5 have no bin.
                 let numbers = random.indices(t, dims, 6)?;
                 all.push(vec![numbers.clone(), size.clone(), random.tensor(third, dims)?]);
                 all.push(vec![numbers, size.clone(), random.tensor(third, &[0])?]);
@@ -205,7 +206,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
     }))
 }
 
-/// Returns the indices of a sparse 3x4 matrix, and its dense shape.
+/// Returns the indices of a sparse 3x4 matrix, from a list of row and column indices, and its dense shape.
 fn sparse(places: &[i64]) -> Fallible<[Tensor; 2]> {
     let indices = Tensor::from_slice(places, Shape::new(&[places.len() / 2, 2])?)?;
     Ok([indices, Tensor::vector(&[3i64, 4])?])

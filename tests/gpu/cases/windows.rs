@@ -7,7 +7,7 @@ use graph::ops::morphology::Dilation;
 use graph::ops::pool::Pool;
 use graph::{DType, Node, Shape, Tensor};
 
-/// Returns the shape of an input in the node's data format.
+/// Returns the shape of an input with `channels` channels in the node's data format.
 fn input(node: &Node, channels: usize) -> Fallible<Vec<usize>> {
     Ok(match node.attr::<String>("data_format").unwrap_or_default().as_str() {
         "NCDHW" => vec![2, channels, 4, 5, 3],
@@ -17,7 +17,7 @@ fn input(node: &Node, channels: usize) -> Fallible<Vec<usize>> {
     })
 }
 
-/// Returns a shape as an input tensor.
+/// Returns a shape as a vector of `int32`, an input of gradient ops.
 fn sizes(shape: &[usize]) -> Fallible<Tensor> {
     let sizes: Vec<i32> = shape.iter().map(|&size| size as i32).collect();
     Ok(Tensor::vector(&sizes)?)
@@ -56,7 +56,7 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             set
         }
         name if name.starts_with("DepthwiseConv2dNative") => {
-            // Strides over rows and columns must be equal.
+            // The op requires equal strides over rows and columns.
             let (input, filter) = (input(node, 3)?, [3, 2, 3, 2]);
             let conv = Conv::of_images(node)?;
             let output = conv.output_shape(&conv.depthwise_sizes(&input, &filter)?)?;
@@ -67,7 +67,7 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     Ok(Some(vec![set]))
 }
 
-/// Returns inputs of a pooling op with some windows, which are the node's attributes or inputs.
+/// Returns inputs of a pooling op, whose window sizes and strides are attributes of the node or, for V2 ops, inputs.
 fn pools(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
     let is_by_inputs = node.op.name().ends_with("V2");
     let windows = if is_by_inputs {
@@ -78,7 +78,7 @@ fn pools(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
     };
     let mut all = Vec::new();
     for [ksize, strides] in &windows {
-        // Numbers of channels that are and are not a multiple of a pack.
+        // One number of channels is a multiple of the elements that a GPU thread loads at once, the other is not.
         for channels in [3, 8] {
             let mut inputs = pool(node, [ksize, strides], &input(node, channels)?, random)?;
             if is_by_inputs {
@@ -92,7 +92,7 @@ fn pools(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
     Ok(all)
 }
 
-/// Returns inputs of a pooling op with these windows.
+/// Returns inputs of a pooling op with these window sizes and strides.
 fn pool(
     node: &Node,
     [ksize, strides]: [&Vec<i64>; 2],
@@ -103,7 +103,7 @@ fn pool(
     let is_of_volumes = name.contains("3D");
     let pool = if is_of_volumes { Pool::of_volumes(node)? } else { Pool::with(node, ksize, strides)? };
     let output: Shape = pool.output_shape(&pool.sizes(input)?)?;
-    // Runs another pooling op with the same windows on `x`.
+    // Runs the pooling op `op` with the same windows on `x`.
     let pooled = |op: &str, x: &Tensor| -> Fallible<Vec<Tensor>> {
         let mut attrs =
             vec![("T", t.into()), ("ksize", ksize.clone().into()), ("strides", strides.clone().into())];
@@ -113,7 +113,7 @@ fn pool(
         }
         Ok(kernels::testing::run_op(op, std::slice::from_ref(x), &attrs)?)
     };
-    // Small integers, so that several elements under a window are its maximum.
+    // Small integers, so that several elements in a window equal its maximum.
     let x = random.tensor(DType::Int64, input)?;
     let x = random.cast(&x, t)?;
     let mut of = |dims: &[usize]| random.tensor(t, dims);

@@ -7,19 +7,19 @@ use crate::module::{GLOBALS, Program};
 use crate::thread::{StopReason, Thread, UNWRITTEN};
 use crate::watched::{CheckedBytes, value_of};
 
-/// A block that is running.
+/// A block of a launch whose threads are being executed.
 #[derive(Debug)]
 pub(crate) struct Block<'a, 'm> {
     pub(crate) memory: &'a mut Memory<'m>,
-    /// True while the block, with all its threads, holds a lock.
+    /// True while a thread of the block holds a lock, which counts for all its threads.
     pub(crate) is_locked: bool,
     grid: Grid,
     number: u32,
-    /// Number of barriers passed.
+    /// Number of barriers that the block's threads have passed.
     epoch: u32,
     /// The block's shared memory.
     shared: CheckedBytes<Vec<u8>>,
-    /// Instructions left until the launch counts as endless.
+    /// Number of instructions left until the launch counts as endless.
     steps_left: &'a mut u64,
 }
 
@@ -42,7 +42,7 @@ impl<'a, 'm> Block<'a, 'm> {
         }
     }
 
-    /// Returns the values of a thread's special registers.
+    /// Returns the values of a thread's special registers, in the order of [`SPECIALS`](crate::function::SPECIALS).
     pub(crate) fn specials(&self, thread: u32) -> [u64; 4] {
         [thread, self.grid.threads, self.number, self.grid.blocks].map(u64::from)
     }
@@ -53,18 +53,18 @@ impl<'a, 'm> Block<'a, 'm> {
         Ok(())
     }
 
-    /// Returns an access by a thread of the block.
+    /// Returns the record of an access by a thread of the block, for race detection.
     fn access(&self, thread: u32, kind: AccessKind) -> Access {
         let thread = self.number * self.grid.threads + thread + 1;
         Access { thread, block: self.number, epoch: self.epoch, kind }
     }
 
-    /// Returns an atomic access by a thread.
+    /// Returns the record of an atomic access by a thread of the block.
     pub(crate) fn atomic(&self, thread: u32) -> Access {
         self.access(thread, AccessKind::Atomic)
     }
 
-    /// Returns a plain access by a thread; a volatile one counts as atomic.
+    /// Returns the record of a read or write by a thread of the block; a volatile one counts as atomic.
     fn plain(&self, thread: u32, is_volatile: bool) -> Access {
         self.access(
             thread,

@@ -1,4 +1,4 @@
-//! Conversions between types.
+//! Rules of PTX's `cvt` instruction, which converts between types.
 
 use crate::number::{Float, Integer};
 use crate::rule::Rule::{self, One};
@@ -24,7 +24,7 @@ pub(crate) fn rule(modifiers: &[&str], from: &str) -> Option<Rule> {
     }
 }
 
-/// Conversions from an integer type.
+/// Returns the rule of a conversion from an integer type.
 fn of_integer<S: Integer>(modifiers: &[&str], to: &str) -> Option<Rule> {
     match (modifiers, to) {
         ([], "u8") => cut::<S, u8>(),
@@ -42,17 +42,17 @@ fn of_integer<S: Integer>(modifiers: &[&str], to: &str) -> Option<Rule> {
     }
 }
 
-/// Truncation to another integer type.
+/// Returns the rule of a truncation to another integer type.
 fn cut<S: Integer, D: Integer>() -> Option<Rule> {
     Some(One(|a| D::cut(S::of(a).wide()).bits()))
 }
 
-/// Conversion of an integer to the nearest float.
+/// Returns the rule of a conversion of an integer to the nearest float.
 fn nearest<S: Integer, D: Float>() -> Option<Rule> {
     Some(One(|a| D::of_integer(S::of(a).wide()).bits()))
 }
 
-/// Conversions from a float type.
+/// Returns the rule of a conversion from a float type.
 fn of_float<S: Float>(modifiers: &[&str], to: &str) -> Option<Rule> {
     match to {
         "f16" => to_float::<S, f16>(modifiers),
@@ -70,7 +70,7 @@ fn of_float<S: Float>(modifiers: &[&str], to: &str) -> Option<Rule> {
     }
 }
 
-/// Conversions between float types.
+/// Returns the rule of a conversion between float types.
 fn to_float<S: Float, D: Float>(modifiers: &[&str]) -> Option<Rule> {
     Some(One(match modifiers {
         ["rn"] | [] => |a| D::narrow(S::of(a).wide()).bits(),
@@ -87,7 +87,7 @@ fn to_float<S: Float, D: Float>(modifiers: &[&str]) -> Option<Rule> {
     }))
 }
 
-/// Conversions of a float to an integer type.
+/// Returns the rule of a conversion of a float to an integer type.
 fn to_integer<S: Float, D: Integer>(modifiers: &[&str]) -> Option<Rule> {
     Some(One(match modifiers {
         ["rni"] => |a| integer::<S, D>(a, f64::round_ties_even),
@@ -98,7 +98,8 @@ fn to_integer<S: Float, D: Integer>(modifiers: &[&str]) -> Option<Rule> {
     }))
 }
 
-/// Returns the nearest integer in range. NaN becomes 0, or, if one of the types has 64 bits, the highest bit.
+/// Returns a float rounded by `round`, or the nearest integer in the range of the target type. NaN becomes 0 or, if one
+/// of the types has 64 bits, an integer in which only the highest bit is set.
 fn integer<S: Float, D: Integer>(bits: u64, round: fn(f64) -> f64) -> u64 {
     let x = S::of(bits).wide();
     if x.is_nan() {

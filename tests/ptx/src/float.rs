@@ -3,7 +3,7 @@
 use crate::number::Float;
 use crate::rule::Rule::{self, One, Three, Two};
 
-/// Returns the rule of an operation with its modifiers.
+/// Returns the rule of a floating-point operation with modifiers, such as `add` with `rn`.
 pub(crate) fn rule<T: Float>(operation: &str, modifiers: &[&str]) -> Option<Rule> {
     // With `ftz`, subnormal operands and results become 0.
     if modifiers.contains(&"ftz") {
@@ -40,7 +40,7 @@ pub(crate) fn rule<T: Float>(operation: &str, modifiers: &[&str]) -> Option<Rule
     })
 }
 
-/// Operations with `ftz`.
+/// Returns the rule of an operation with the modifier `ftz`.
 fn flushed<T: Float>(operation: &str) -> Option<Rule> {
     Some(match operation {
         "div" => Two(|a, b| flush::<T>(T::narrow(flush::<T>(a).wide() / flush::<T>(b).wide()).bits()).bits()),
@@ -52,7 +52,7 @@ fn flushed<T: Float>(operation: &str) -> Option<Rule> {
     })
 }
 
-/// Comparisons; those whose name ends with `u` are true for NaN operands.
+/// Returns the rule of a comparison; comparisons whose name ends with `u` are true if an operand is NaN.
 fn compared<T: Float>(comparison: &str) -> Option<Rule> {
     Some(Two(match comparison {
         "eq" => |a, b| u64::from(T::of(a) == T::of(b)),
@@ -78,13 +78,13 @@ fn are_unordered<T: Float>(a: u64, b: u64) -> bool {
     T::of(a).partial_cmp(&T::of(b)).is_none()
 }
 
-/// The sign bit.
+/// Returns a mask of the sign bit.
 fn sign<T: Float>() -> u64 {
     1 << (T::BITS - 1)
 }
 
-/// Computes in f64 and rounds. Twice the precision makes the double rounding of a sum, difference, product or
-/// quotient exact.
+/// Computes in f64 and rounds to `T`. The second rounding of a sum, difference, product or quotient does no harm,
+/// because f64 has more than twice the precision of f32.
 fn rounded<T: Float>(a: u64, b: u64, of: fn(f64, f64) -> f64) -> u64 {
     T::narrow(of(T::of(a).wide(), T::of(b).wide())).bits()
 }
@@ -93,10 +93,10 @@ fn toward_zero(result: f64) -> bool {
     result > 0.0
 }
 
-/// Returns `a + b`, rounded down if `is_down` returns true for the sum, or up.
+/// Returns `a + b` rounded to `T`: down if `is_down` returns true for the sum, otherwise up.
 fn directed<T: Float>(a: f64, b: f64, is_down: fn(f64) -> bool) -> u64 {
     let sum = a + b;
-    // The rounding error of the sum (Knuth, 1969).
+    // The rounding error of the sum is computed exactly (Knuth, 1969).
     let part = sum - a;
     let lost = (a - (sum - part)) + (b - part);
     let nearest = T::narrow(sum);

@@ -1,36 +1,36 @@
-//! A function in executable form: instructions on numbered registers.
+//! A PTX function in executable form: instructions on numbered registers.
 
 use crate::rule::Rule;
 
-/// The index of a register of a thread. Constants and special registers are registers too.
+/// The index of a register of a thread. Constants and special registers have indices too.
 pub(crate) type Register = u32;
 
-/// The special registers, the first in each function: index of the thread, threads per block, index of the
-/// block, number of blocks.
+/// The special registers, which are the first registers of each function: index of the thread, threads per block, index
+/// of the block, number of blocks.
 pub(crate) const SPECIALS: [&str; 4] = ["%tid.x", "%ntid.x", "%ctaid.x", "%nctaid.x"];
 
 /// A function of a module.
 #[derive(Debug, Default)]
 pub(crate) struct Function {
     pub(crate) name: String,
-    /// The positions of the parameters in the frame.
+    /// The ranges of bytes of the parameters in the frame.
     pub(crate) parameters: Vec<Span>,
-    /// The position of the result in the frame.
+    /// The range of bytes of the result in the frame.
     pub(crate) result: Option<Span>,
-    /// Size of the frame in bytes: parameters of this function and of the functions that it calls.
+    /// Size in bytes of the frame, which holds the parameters of this function and of the functions that it calls.
     pub(crate) frame: usize,
     /// Initial values of the registers.
     pub(crate) registers: Vec<u64>,
-    /// The registers that hold addresses in local memory, relative to the function's own part.
+    /// The registers that hold addresses in local memory, relative to the start of the function's own local memory.
     pub(crate) depots: Vec<Register>,
-    /// Bytes of local memory.
+    /// Number of bytes of the function's local memory.
     pub(crate) local: usize,
-    /// Bytes of the block's shared memory.
+    /// Number of bytes of a block's shared memory.
     pub(crate) shared: usize,
     pub(crate) instructions: Vec<Instruction>,
 }
 
-/// A range of memory.
+/// A range of bytes in a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: usize,
@@ -43,9 +43,9 @@ pub(crate) struct Instruction {
     /// The instruction is executed only if this register has this truth value.
     pub(crate) guard: Option<(Register, bool)>,
     pub(crate) action: Action,
-    /// Line of the instruction in the text.
+    /// Line of the instruction in the PTX text.
     pub(crate) line: usize,
-    /// Opcode as written in the text.
+    /// Opcode as written in the PTX text.
     pub(crate) opcode: String,
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Action {
         to: Register,
         from: [Register; 4],
     },
-    /// Splits a register into several of `bits` bits each, from the lowest on.
+    /// Splits a register into several values of `bits` bits each, from the lowest bits on.
     Split {
         to: Vec<Register>,
         from: Register,
@@ -79,7 +79,7 @@ pub(crate) enum Action {
         from: Vec<Register>,
         is_volatile: bool,
     },
-    /// The old value goes to register `to`.
+    /// Changes the value at `at`; the register `to` gets the old value.
     Atomic {
         op: AtomicOp,
         at: MemoryOperand,
@@ -87,7 +87,7 @@ pub(crate) enum Action {
         from: [Register; 2],
     },
     Branch(usize),
-    /// The positions of the arguments and of the result are in the caller's frame.
+    /// Calls a function. Arguments and result are given by their offsets in the caller's frame.
     Call {
         function: usize,
         arguments: Vec<usize>,
@@ -105,7 +105,7 @@ pub(crate) struct MemoryOperand {
     pub(crate) space: Space,
     pub(crate) base: Register,
     pub(crate) offset: i64,
-    /// Bytes of one element.
+    /// Number of bytes of one element.
     pub(crate) bytes: usize,
 }
 
@@ -121,7 +121,7 @@ pub(crate) enum Space {
 /// The operation of an atomic instruction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AtomicOp {
-    /// An operation of the old value and an operand.
+    /// Writes the result of an operation on the old value and the operand.
     Of(Rule),
     Exchange,
     /// Writes the second operand if the old value equals the first.

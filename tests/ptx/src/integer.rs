@@ -3,7 +3,7 @@
 use crate::number::Integer;
 use crate::rule::Rule::{self, Carried, Four, One, Three, Two};
 
-/// Returns the rule of an operation with its modifiers.
+/// Returns the rule of an integer or bit operation with modifiers, such as `mul` with `hi`.
 pub(crate) fn rule<T: Integer>(operation: &str, modifiers: &[&str]) -> Option<Rule> {
     Some(match (operation, modifiers) {
         ("mov", ["volatile"] | []) => One(|a| a),
@@ -29,7 +29,7 @@ pub(crate) fn rule<T: Integer>(operation: &str, modifiers: &[&str]) -> Option<Ru
         ("or", []) => Two(|a, b| T::of(a | b).bits()),
         ("xor", []) => Two(|a, b| T::of(a ^ b).bits()),
         ("not", []) => One(|a| T::of(!a).bits()),
-        // Shift counts beyond the width act like the width.
+        // A shift by more than the width of the type acts like a shift by the width.
         ("shl", []) => Two(|a, b| T::cut(T::of(a).wide() << u64::from(b as u32).min(64)).bits()),
         ("shr", []) => Two(|a, b| T::cut(T::of(a).wide() >> u64::from(b as u32).min(64)).bits()),
         ("clz", []) => One(|a| u64::from(T::of(a).bits().leading_zeros() - (64 - T::BITS))),
@@ -73,7 +73,7 @@ pub(crate) fn truth(operation: &str) -> Option<Rule> {
     })
 }
 
-/// Comparisons.
+/// Returns the rule of a comparison.
 fn compared<T: Integer>(comparison: &str) -> Option<Rule> {
     Some(Two(match comparison {
         "eq" => |a, b| u64::from(T::of(a) == T::of(b)),
@@ -86,44 +86,45 @@ fn compared<T: Integer>(comparison: &str) -> Option<Rule> {
     }))
 }
 
-/// Returns the product; for unsigned 64-bit operands its highest bit is the sign bit of i128, which callers do
-/// not use.
+/// Returns the product in twice the width. For unsigned 64-bit operands its highest bit is the sign bit of i128, which
+/// does no harm, because callers only use the bits.
 fn product<T: Integer>(a: u64, b: u64) -> i128 {
     T::of(a).wide().wrapping_mul(T::of(b).wide())
 }
 
-/// The low half of the product.
+/// Returns the low half of the product.
 fn low<T: Integer>(a: u64, b: u64) -> i128 {
     T::cut(product::<T>(a, b)).wide()
 }
 
-/// The high half of the product.
+/// Returns the high half of the product.
 fn high<T: Integer>(a: u64, b: u64) -> i128 {
     T::cut(product::<T>(a, b) >> T::BITS).wide()
 }
 
-/// Truncates to twice the width.
+/// Truncates to twice the width of the type.
 fn twice<T: Integer>(wide: i128) -> u64 {
     wide as u64 & low_bits(u64::from(2 * T::BITS))
 }
 
-/// A number of all ones.
+/// Returns a number whose bits are all 1.
 fn ones<T: Integer>() -> u64 {
     low_bits(u64::from(T::BITS))
 }
 
-/// A mask of the lowest bits.
+/// Returns a mask of the lowest `count` bits.
 fn low_bits(count: u64) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
-/// Returns the sum, and whether it overflows or is below 0.
+/// Returns `a + b + carry`, and whether the sum is below 0 or above the type's maximum.
 fn sum<T: Integer>(a: i128, b: i128, carry: bool) -> (u64, bool) {
     let sum = a + b + i128::from(carry);
     (T::cut(sum).bits(), sum < 0 || sum > T::MOST)
 }
 
-/// Selects four of eight bytes, each by four bits, the highest of which replicates the byte's sign.
+/// Returns the result of `prmt`: four of the eight bytes of `a` and `b`. Four bits of `selector` choose each byte; the
+/// highest of them replicates the byte's sign bit instead.
 fn permuted(a: u64, b: u64, selector: u64) -> u64 {
     let bytes = (b << 32) | u64::from(a as u32);
     (0..4).fold(0, |result, i| {

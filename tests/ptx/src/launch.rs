@@ -21,20 +21,19 @@ pub struct Fault {
     pub kernel: String,
     pub block: u32,
     pub thread: u32,
-    /// The instruction, by line and opcode.
+    /// The faulty instruction, by line and opcode.
     pub place: String,
     pub what: String,
 }
 
-/// Number of instructions of all threads after which a kernel counts as endless.
+/// Number of instructions of all threads together after which a kernel counts as endless.
 const MOST_STEPS: u64 = 4_000_000_000;
 
 impl Kernel {
-    /// Runs the kernel in all its threads. Each argument consists of 64-bit words, as many as the kernel
-    /// declares.
+    /// Runs the kernel in all its threads. Each argument consists of 64-bit words, as many as the kernel declares.
     ///
     /// # Errors
-    /// The first invalid action; memory keeps the state of that moment.
+    /// The first invalid action of a thread. Memory keeps the writes before it.
     pub fn run(&self, grid: Grid, arguments: &[&[u64]], memory: &mut Memory<'_>) -> Result<(), Fault> {
         let function = self.function();
         let fault = |(thread, place, what), block| Fault {
@@ -55,7 +54,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Returns the bytes of the parameters.
+    /// Returns the frame of the kernel's parameters, filled with the arguments.
     fn frame(&self, arguments: &[&[u64]]) -> Result<Vec<u8>, String> {
         let parameters = &self.function().parameters;
         if parameters.len() != arguments.len() {

@@ -1,20 +1,21 @@
 //! Race detection: the accesses to each byte of a memory in a launch.
 
-/// An access to memory: by a thread of a block, after a number of the block's barriers.
+/// An access to memory: the thread, its block, the number of barriers (`epoch`) that the block had passed, and the
+/// kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// Numbered over all blocks, from 1 on; 0 means no access.
+    /// The number of the thread among the threads of all blocks, from 1 on; 0 means no access.
     pub(crate) thread: u32,
     pub(crate) block: u32,
     pub(crate) epoch: u32,
     pub(crate) kind: AccessKind,
 }
 
-/// The kind of access, which may order accesses besides barriers: the weakest first.
+/// The kind of access, by which accesses may be ordered even without a barrier; the kind that orders least is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum AccessKind {
     Plain,
-    /// Made while the thread's block holds a lock.
+    /// A plain access while a thread of the block holds a lock.
     Locked,
     Atomic,
 }
@@ -22,8 +23,8 @@ pub(crate) enum AccessKind {
 const NO_ACCESS: Access = Access { thread: 0, block: 0, epoch: 0, kind: AccessKind::Atomic };
 
 impl Access {
-    /// Returns whether two accesses, of which at least one writes, race: they are by different threads and have
-    /// no order.
+    /// Returns whether two accesses, of which at least one writes, race: they are by different threads, and no barrier,
+    /// lock or atomic operation orders them.
     fn races(self, other: Access) -> bool {
         if other.thread == 0 || self.thread == other.thread {
             return false;
@@ -36,8 +37,7 @@ impl Access {
     }
 }
 
-/// The accesses to one byte: the last write, the last read, and a read by another thread that has no order with
-/// the last one.
+/// The accesses to one byte: the last write, the last read, and an earlier read by another thread.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     written: Access,
@@ -47,16 +47,16 @@ struct Mark {
 
 const UNTOUCHED: Mark = Mark { written: NO_ACCESS, read: NO_ACCESS, also_read: NO_ACCESS };
 
-/// The marks of all bytes, allocated at the first access.
+/// The accesses to each byte of a memory, allocated at the first access.
 #[derive(Debug, Default)]
 pub(crate) struct Marks(Vec<Mark>);
 
 impl Marks {
-    /// Records an access to some of the memory's `all` bytes. A write that does not change the value races with
-    /// no other write.
+    /// Records an access to `bytes` of the memory's `all` bytes. A write that does not change the value races with no
+    /// other write.
     ///
     /// # Errors
-    /// The access that races with this one.
+    /// The earlier access that races with `access`.
     pub(crate) fn note(
         &mut self,
         all: usize,
@@ -81,7 +81,7 @@ impl Marks {
             if is_write {
                 mark.written = access;
             } else {
-                // Two of three concurrent readers suffice to find a writer that is a third thread.
+                // Two of several concurrent readers suffice: any writer is another thread than at least one of the two.
                 if mark.read.thread != access.thread && mark.read.thread != 0 {
                     let keeps = mark.also_read.thread != 0 && mark.also_read.kind < mark.read.kind;
                     if !keeps {
@@ -103,7 +103,7 @@ mod tests {
         Access { thread, block, epoch, kind }
     }
 
-    /// Returns whether the last of some accesses, each a write or not, races.
+    /// Returns whether the last of `accesses`, each with whether it is a write, races with an earlier one.
     fn race(accesses: &[(Access, bool)]) -> bool {
         let mut marks = Marks::default();
         let mut last = Ok(());
@@ -137,7 +137,7 @@ mod tests {
         assert!(race(&[(here(Plain), false), (there(Atomic), true)]));
         assert!(!race(&[(here(Atomic), true), (there(Atomic), true)]));
         assert!(!race(&[(here(Locked), true), (there(Locked), true)]));
-        // Within a block all threads hold the lock, so it orders none of them.
+        // A lock counts as held by all threads of the block, so it orders no accesses within the block.
         assert!(race(&[(here(Locked), true), (by(2, 0, 0, Locked), true)]));
     }
 

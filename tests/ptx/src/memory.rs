@@ -1,4 +1,4 @@
-//! The memory of a launch; accesses to other addresses are errors.
+//! The memory of a launch; accesses outside its allocations are errors.
 
 use crate::marks::Access;
 use crate::watched::CheckedBytes;
@@ -7,11 +7,11 @@ use crate::watched::CheckedBytes;
 #[derive(Debug, Default)]
 pub struct Memory<'a> {
     parts: Vec<Part<'a>>,
-    /// The index of the allocation used last, which often is used next.
+    /// The index of the allocation of the last access, which is tried first for the next access.
     last: usize,
 }
 
-/// One allocation.
+/// One allocation of a GPU's memory.
 #[derive(Debug)]
 struct Part<'a> {
     start: u64,
@@ -19,7 +19,7 @@ struct Part<'a> {
 }
 
 impl<'a> Memory<'a> {
-    /// Returns a memory of allocations, given by start address and bytes.
+    /// Returns a memory with these allocations, each given by its start address and its bytes.
     pub fn new(parts: impl IntoIterator<Item = (u64, &'a mut [u8])>) -> Memory<'a> {
         let part = |(start, bytes)| Part { start, bytes: CheckedBytes::new(bytes) };
         let mut parts: Vec<Part<'a>> = parts.into_iter().map(part).collect();
@@ -27,7 +27,7 @@ impl<'a> Memory<'a> {
         Memory { parts, last: 0 }
     }
 
-    /// Finds the allocation of an access, and the offset in it.
+    /// Finds the allocation that contains the accessed bytes, and their offset in it.
     fn find(&mut self, address: u64, bytes: usize) -> Result<(&mut Part<'a>, usize), String> {
         let is_there = |part: &Part<'_>| {
             address >= part.start && address + bytes as u64 <= part.start + part.bytes.len() as u64

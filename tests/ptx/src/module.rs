@@ -7,22 +7,22 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// The address of a module's own data, beyond all memory of a launch.
+/// The start address of a module's global variables, above all addresses of a launch's memory.
 pub(crate) const GLOBALS: u64 = 1 << 62;
 
-/// A parsed text with its kernels.
+/// A parsed PTX text with its kernels.
 #[derive(Debug, Default)]
 pub struct Module {
     program: Arc<Program>,
-    /// Indices of kernels by name.
+    /// Indices of the kernels in the program's functions, by name.
     kernels: HashMap<String, usize>,
 }
 
-/// The functions and data of a module.
+/// The functions and global variables of a module.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub(crate) functions: Vec<Function>,
-    /// The module's data, at address [`GLOBALS`].
+    /// The initial bytes of the module's global variables, at address [`GLOBALS`].
     pub(crate) data: Vec<u8>,
 }
 
@@ -34,7 +34,7 @@ pub struct Kernel {
 }
 
 impl Module {
-    /// Parses the compiler's output.
+    /// Parses PTX text as the compiler writes it.
     ///
     /// # Errors
     /// The first construct that the parser does not support, with its line.
@@ -43,7 +43,7 @@ impl Module {
         Ok(Module { program: Arc::new(program), kernels })
     }
 
-    /// Returns the kernel of this mangled name.
+    /// Returns the kernel with this mangled name, if the module has it.
     pub fn kernel(&self, name: &str) -> Option<Kernel> {
         let &function = self.kernels.get(name)?;
         Some(Kernel { program: self.program.clone(), function })

@@ -1,4 +1,4 @@
-//! Numbers as registers hold them: bits, from the lowest on.
+//! Types of numbers in registers. A register holds the bits of a number in its lowest bits.
 
 use half::f16;
 
@@ -14,7 +14,7 @@ pub(crate) trait Integer: Number {
     const LEAST: i128;
     const MOST: i128;
     fn wide(self) -> i128;
-    /// Returns the lowest bits.
+    /// Returns the integer of the lowest bits of `wide`.
     fn cut(wide: i128) -> Self;
 }
 
@@ -22,7 +22,7 @@ pub(crate) trait Integer: Number {
 pub(crate) trait Float: Number {
     const BITS: u32;
     fn wide(self) -> f64;
-    /// Rounds to nearest, ties to even.
+    /// Returns `wide` rounded to the nearest number of this type, ties to even.
     fn narrow(wide: f64) -> Self;
     fn of_integer(integer: i128) -> Self;
     /// Returns `a * b + c`, rounded once.

@@ -1,4 +1,4 @@
-//! The parser of a module: its data and functions.
+//! The parser of a PTX module: its global variables and functions.
 
 use crate::function::{
     Action, AtomicOp, Function, Instruction, MemoryOperand, Register, SPECIALS, Space, Span,
@@ -30,7 +30,7 @@ struct Body<'a> {
     scopes: Scopes<'a>,
     constants: FxHashMap<u64, Register>,
     labels: FxHashMap<&'a str, usize>,
-    /// Branch instructions with their labels.
+    /// Indices of branch instructions, each with the label that it branches to.
     branches: Vec<(usize, &'a str)>,
 }
 
@@ -41,7 +41,7 @@ impl Body<'_> {
         self.function.registers.len() as Register - 1
     }
 
-    /// Returns the register of a constant.
+    /// Returns the register that holds a constant, which is added if there is none.
     fn constant(&mut self, value: u64) -> Register {
         if let Some(&register) = self.constants.get(&value) {
             return register;
@@ -61,7 +61,7 @@ struct Variable<'a> {
 }
 
 impl Variable<'_> {
-    /// Allocates the variable behind the `used` bytes.
+    /// Allocates the variable after the first `used` bytes of a memory, and adds its bytes to `used`.
     fn take(&self, used: &mut usize) -> Span {
         let start = used.next_multiple_of(self.align);
         *used = start + self.bytes;
@@ -103,7 +103,7 @@ impl<'a> Parser<'a> {
         Ok((Program { functions: self.functions, data: self.data }, self.kernels))
     }
 
-    /// Parses a variable such as `.align 4 .b8 name[24]`, after the word for its space.
+    /// Parses a variable such as `.align 4 .b8 name[24]`, after the word for its address space.
     fn variable(&mut self) -> Result<Variable<'a>, ParseError> {
         let mut align = 0;
         if self.tokens.take(".align") {
@@ -145,7 +145,7 @@ impl<'a> Parser<'a> {
         self.tokens.expect(";")
     }
 
-    /// Returns the index of a function, which may be defined later.
+    /// Returns the index of a function; the function may be defined later in the text.
     fn number(&mut self, name: &'a str) -> usize {
         let fresh = self.functions.len();
         let number = *self.numbers.entry(name).or_insert(fresh);
@@ -180,10 +180,10 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         while !self.tokens.take("{") {
-            // Directives such as `.maxntid 256, 1, 1` limit the launch, which keeps to them.
+            // Directives such as `.maxntid 256, 1, 1`, which limit the launch, are ignored.
             self.tokens.word()?;
         }
-        // The body's scope is within the scope of the parameters.
+        // The scope of the body is nested in the scope of the parameters.
         body.scopes.open();
         while body.scopes.depth() > 1 {
             self.statement(&mut body)?;
@@ -263,8 +263,8 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Parses registers such as `.b32 %r<246>, %SP`, after `.reg`. All have 64 bits here, regardless of their
-    /// type.
+    /// Parses registers such as `.b32 %r<246>, %SP`, after `.reg`. The interpreter's registers have 64 bits, regardless
+    /// of their PTX type.
     fn registers(&mut self, body: &mut Body<'a>) -> Result<(), ParseError> {
         self.tokens.word()?;
         loop {
@@ -381,7 +381,7 @@ impl<'a> Parser<'a> {
         Ok(Action::Call { function, arguments, result })
     }
 
-    /// Parses a list of positions in the frame.
+    /// Parses a list of parameter names, and returns their offsets in the frame.
     fn places(&mut self, body: &Body<'a>) -> Result<Vec<usize>, ParseError> {
         let mut places = Vec::new();
         self.tokens.expect("(")?;
@@ -396,7 +396,7 @@ impl<'a> Parser<'a> {
         Ok(places)
     }
 
-    /// Parses a load.
+    /// Parses the operands of a load instruction.
     fn load(&mut self, body: &mut Body<'a>, parts: &[&str], dtype: &str) -> Result<Action, ParseError> {
         let to = if self.tokens.peek() == Some("{") { self.list(body)? } else { vec![self.register(body)?] };
         self.tokens.expect(",")?;
@@ -405,7 +405,7 @@ impl<'a> Parser<'a> {
         Ok(Action::Load { from, to, is_signed: dtype.starts_with('s'), is_volatile })
     }
 
-    /// Parses a store.
+    /// Parses the operands of a store instruction.
     fn store(&mut self, body: &mut Body<'a>, parts: &[&str], dtype: &str) -> Result<Action, ParseError> {
         let to = self.place(body, self.space(parts)?, dtype)?;
         self.tokens.expect(",")?;
@@ -413,7 +413,7 @@ impl<'a> Parser<'a> {
         Ok(Action::Store { to, from, is_volatile: parts.contains(&"volatile") })
     }
 
-    /// Parses an atomic instruction.
+    /// Parses the operands of an atomic instruction.
     fn atomic(&mut self, body: &mut Body<'a>, op: &str, dtype: &str) -> Result<Action, ParseError> {
         let to = self.register(body)?;
         self.tokens.expect(",")?;
@@ -462,7 +462,7 @@ impl<'a> Parser<'a> {
         Ok(MemoryOperand { space, base, offset, bytes })
     }
 
-    /// Parses registers such as `{%r1, %r2}`.
+    /// Parses a vector of registers such as `{%r1, %r2}`.
     fn list(&mut self, body: &mut Body<'a>) -> Result<Vec<Register>, ParseError> {
         let mut all = Vec::new();
         self.tokens.expect("{")?;
@@ -473,7 +473,7 @@ impl<'a> Parser<'a> {
         Ok(all)
     }
 
-    /// Returns the bits of each of `count` parts of a type.
+    /// Returns the number of bits of each part of a type that is divided into `count` parts.
     fn share(&self, dtype: &str, count: usize) -> Result<u32, ParseError> {
         let bits = bytes_of(dtype).map(|bytes| 8 * bytes).filter(|bits| count > 0 && bits % count == 0);
         bits.map(|bits| (bits / count) as u32).ok_or_else(|| self.tokens.error(format!("{count} in {dtype}")))

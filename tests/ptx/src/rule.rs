@@ -1,5 +1,5 @@
-//! The rules by which instructions compute their results: functions of bits, found by the instruction's name.
-//! An instruction without a rule is not supported.
+//! The rules by which instructions compute their results: functions from operand bits to result bits, looked up by the
+//! instruction's name. An instruction without a rule is not supported.
 
 use crate::{convert, float, integer};
 
@@ -21,7 +21,7 @@ impl Rule {
         let [operation, modifiers @ .., dtype] = &*parts else { return None };
         match (*operation, *dtype) {
             ("cvt", _) => convert::rule(modifiers, dtype),
-            // Generic and global addresses are the same here.
+            // Generic and global addresses are the same in this interpreter.
             ("cvta", _) => Some(Rule::One(|a| a)),
             (_, "pred") => integer::truth(operation),
             (_, "f32") => float::rule::<f32>(operation, modifiers),

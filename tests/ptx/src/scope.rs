@@ -3,30 +3,30 @@
 use crate::function::Register;
 use rustc_hash::FxHashMap;
 
-/// An object that a name stands for.
+/// The object that a name in a function refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Symbol {
     Register(Register),
-    /// A position in the function's frame.
+    /// The offset of a parameter in the function's frame.
     Parameter(usize),
-    /// An offset in local memory.
+    /// The offset of a variable in local memory.
     Local(u64),
-    /// An offset in shared memory.
+    /// The offset of a variable in shared memory.
     Shared(u64),
     /// The address of a variable in the module's data.
     Global(u64),
 }
 
-/// Nested scopes of names; inner names hide outer ones.
+/// Nested scopes of names; a name in an inner scope hides the same name in outer scopes.
 #[derive(Debug, Default)]
 pub(crate) struct Scopes<'a>(Vec<Scope<'a>>);
 
-/// One scope.
+/// The names declared in one pair of braces.
 #[derive(Debug, Default)]
 struct Scope<'a> {
     names: FxHashMap<&'a str, Symbol>,
-    /// Rows of registers by prefix: `%r<246>` declares `%r0` to `%r245`; the value is the index of `%r0` and
-    /// the count.
+    /// Register declarations by prefix: `%r<246>` declares `%r0` to `%r245`. A value is the register `%r0` and the
+    /// count.
     rows: FxHashMap<&'a str, (Register, u32)>,
 }
 
@@ -53,14 +53,14 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// Adds a row of registers to the innermost scope.
+    /// Adds `count` registers named by `prefix` and a number to the innermost scope; the first has index `first`.
     pub(crate) fn row(&mut self, prefix: &'a str, first: Register, count: u32) {
         if let Some(scope) = self.0.last_mut() {
             scope.rows.insert(prefix, (first, count));
         }
     }
 
-    /// Finds a name, from the innermost scope on.
+    /// Returns the object that a name refers to, searched from the innermost scope outwards.
     pub(crate) fn find(&self, name: &str) -> Option<Symbol> {
         self.0.iter().rev().find_map(|scope| scope.find(name))
     }

@@ -28,7 +28,7 @@ impl<'a> Tokens<'a> {
         tokens
     }
 
-    /// Returns the next token without taking it.
+    /// Returns the next token without consuming it.
     pub(crate) fn peek(&self) -> Option<&'a str> {
         self.next
     }
@@ -43,7 +43,7 @@ impl<'a> Tokens<'a> {
         ParseError { line: self.line, what: what.into() }
     }
 
-    /// Takes the next token.
+    /// Consumes the next token and returns it.
     ///
     /// # Errors
     /// At the end of the text.
@@ -53,7 +53,7 @@ impl<'a> Tokens<'a> {
         Ok(next)
     }
 
-    /// Takes the next token if it is `word`; returns whether it was.
+    /// Consumes the next token if it is `word`. Returns whether it was.
     pub(crate) fn take(&mut self, word: &str) -> bool {
         let is_next = self.next == Some(word);
         if is_next {
@@ -62,7 +62,7 @@ impl<'a> Tokens<'a> {
         is_next
     }
 
-    /// Takes the next token, which must be `word`.
+    /// Consumes the next token, which must be `word`.
     ///
     /// # Errors
     /// If another token is next.
@@ -70,7 +70,7 @@ impl<'a> Tokens<'a> {
         if self.take(word) { Ok(()) } else { Err(self.error(format!("{:?} is not {word:?}", self.next))) }
     }
 
-    /// Takes the next token, which must be a number.
+    /// Consumes the next token, which must be a number, and returns it.
     ///
     /// # Errors
     /// If no number is next.
@@ -110,7 +110,7 @@ fn is_part(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '.' | '$' | '%')
 }
 
-/// Returns the bits of a number in a register: an integer with 64 bits, or a float such as `0f3F800000`.
+/// Returns the bits of a number in a register: the word is an integer, or a float such as `0f3F800000`.
 pub(crate) fn number(word: &str) -> Option<u64> {
     let hexadecimal = |digits| u64::from_str_radix(digits, 16).ok();
     match word.as_bytes() {

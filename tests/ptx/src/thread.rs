@@ -1,4 +1,4 @@
-//! One thread of a kernel.
+//! The execution of one thread of a kernel.
 
 use crate::block::Block;
 use crate::function::{Action, AtomicOp, Function, Instruction, MemoryOperand, Register, SPECIALS, Space};
@@ -14,19 +14,19 @@ pub(crate) enum StopReason {
     End,
 }
 
-/// A thread, or its execution of a called function.
+/// The state of a thread in a kernel or in a function that the kernel calls.
 #[derive(Debug)]
 pub(crate) struct Thread<'a> {
     program: &'a Program,
     function: &'a Function,
-    /// Index in the block.
+    /// Index of the thread in its block.
     number: u32,
     registers: Vec<u64>,
-    /// Parameters of the function and of the functions that it calls.
+    /// The frame: the parameters of the function and of the functions that it calls.
     frame: Vec<u8>,
-    /// Local memory of the thread, from the outermost function's on.
+    /// Local memory of the thread: the kernel's first, then that of each called function.
     local: Vec<u8>,
-    /// Index of the next instruction.
+    /// Index of the next instruction in the function.
     next: usize,
     /// The carry flag.
     carry: bool,
@@ -46,7 +46,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Resets the thread to a thread of the block before its first instruction.
+    /// Prepares the thread to run as thread `number` of `block`, from the first instruction.
     pub(crate) fn start(&mut self, number: u32, block: &Block<'_, '_>, arguments: &[u8]) {
         self.number = number;
         let Function { registers, frame, local, .. } = self.function;
@@ -168,7 +168,7 @@ impl<'a> Thread<'a> {
         self.registers[register as usize] = value;
     }
 
-    /// Computes a rule's result.
+    /// Returns the result of a rule for the values of these registers, and updates the carry flag.
     fn compute(&mut self, rule: Rule, [a, b, c, d]: [Register; 4]) -> u64 {
         match rule {
             Rule::One(f) => f(self.of(a)),
@@ -183,7 +183,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Returns the address of `count` elements, which must be aligned as a whole.
+    /// Returns the address of `count` elements, which must be a multiple of their total size.
     fn address(&self, operand: &MemoryOperand, count: usize) -> Result<u64, String> {
         let base = match operand.space {
             // Addresses of shared memory have 32 bits.
@@ -236,7 +236,7 @@ impl<'a> Thread<'a> {
         Ok(())
     }
 
-    /// Runs a called function to its end, with local memory behind the caller's.
+    /// Runs a called function to its end, with its local memory after the caller's.
     fn call(
         &mut self,
         function: &'a Function,
@@ -278,7 +278,7 @@ impl<'a> Thread<'a> {
 /// The value of unwritten bytes: NaN as a float, -1 as an integer.
 pub(crate) const UNWRITTEN: u8 = 0xff;
 
-/// Returns a range of a thread's own memory.
+/// Returns `bytes` bytes from offset `at` of a thread's frame or local memory.
 fn part(memory: &mut [u8], at: u64, bytes: usize) -> Result<&mut [u8], String> {
     let all = memory.len();
     let range = usize::try_from(at).ok().and_then(|at| Some(at..at.checked_add(bytes)?));

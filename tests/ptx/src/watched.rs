@@ -3,7 +3,7 @@
 use crate::marks::{Access, Marks};
 use std::ops::{DerefMut, Range};
 
-/// A memory with the accesses to each of its bytes.
+/// A memory that records the accesses to each of its bytes.
 #[derive(Debug)]
 pub(crate) struct CheckedBytes<B> {
     bytes: B,
@@ -52,13 +52,13 @@ impl<B: DerefMut<Target = [u8]>> CheckedBytes<B> {
     }
 }
 
-/// Describes a race.
+/// Returns a description of a race with an earlier access.
 fn raced(what: &str, at: usize, other: Access) -> String {
     let Access { thread, block, .. } = other;
     format!("{what} byte {at:#x}, which thread {thread} of all (in block {block}) uses in no order with it")
 }
 
-/// Returns the value of up to eight bytes, the lowest first.
+/// Returns the little-endian value of up to eight bytes.
 pub(crate) fn value_of(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
