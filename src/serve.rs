@@ -177,7 +177,8 @@ async fn serve(
             () = server.wait_until_superseded() => has_yielded.store(true, Ordering::Relaxed),
         }
     });
-    // The standby is kept alive while this process serves, so that its presence port stays open.
+    // The `Standby` is not dropped while this process serves: it holds open the port by which the other process of the
+    // task sees that this one lives.
     let (listener, _standby) = match (listener, &replica) {
         (Some(listener), _) => (listener, None),
         (None, Some(replica)) => tokio::select! {

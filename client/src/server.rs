@@ -171,7 +171,7 @@ impl Server {
         Box::pin(self.serve_until(listener, Box::pin(stop), grace))
     }
 
-    /// Serves like [`Server::serve`]. Both futures are boxed, so that the services are compiled in this crate and not
+    /// The body of [`Server::serve`]. It takes a boxed future, so that the services are compiled in this crate and not
     /// again in each program.
     async fn serve_until(&self, listener: TcpListener, stop: BoxFuture<'_, ()>, grace: Duration) {
         let (drained, when_drained) = tokio::sync::oneshot::channel::<()>();

@@ -161,8 +161,9 @@ impl<S: Send + 'static, R: Send + 'static> AttemptQueues<S, R> {
         }
     }
 
-    /// Changes the state and ends all attempts of a queue with `reason`.
-    pub fn cancel_lane(&self, queue: usize, change: impl FnOnce(&mut S), reason: &Error) {
+    /// Applies `change` to the state, and ends all attempts that wait in the queue number `queue` with the error
+    /// `reason`.
+    pub fn cancel_queue(&self, queue: usize, change: impl FnOnce(&mut S), reason: &Error) {
         let mut ended = Vec::new();
         {
             let mut inner = self.shared.lock();
@@ -335,7 +336,7 @@ mod tests {
         take(&counter, 2, &step, &log);
         take(&counter, 5, &step, &log);
         let closed = Error::new(Code::Cancelled, "closed");
-        counter.cancel_lane(0, |n| *n += 10, &closed);
+        counter.cancel_queue(0, |n| *n += 10, &closed);
         assert_eq!(*log.lock(), [Err(closed.clone()), Err(closed)]);
         assert_eq!(counter.with(|n| *n), 11);
         step.cancel(Error::internal("each callback is called once"));

@@ -66,7 +66,7 @@ impl Device {
         &self.resources
     }
 
-    /// Returns the processor, which owns the memory and transfers tensors.
+    /// Returns the device's [`Processor`], which allocates the device's memory and copies tensors to it and from it.
     #[inline]
     pub fn processor(&self) -> &dyn Processor {
         &*self.processor

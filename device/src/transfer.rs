@@ -151,7 +151,8 @@ fn transfer_contents<T: ListElement>(
     transfer_all(held, transfer, Box::new(arrived));
 }
 
-/// Returns the same variants with every tensor inside them, at any depth, replaced by `with`.
+/// Returns a copy of `tensor`, a tensor of variants, in which `with` has replaced each tensor inside the variants, at any
+/// depth.
 fn replaced<T: ListElement>(tensor: &Tensor, with: &mut dyn FnMut(Value) -> Result<T>) -> Result<Tensor> {
     VariantReplacer { with, cache: FxHashMap::default() }.tensor(tensor)
 }

@@ -86,10 +86,10 @@ impl Action {
 pub(super) enum SendPath {
     /// The tensor is copied to host memory.
     Host,
-    /// The tensor itself is passed on, because the devices have one type and belong to one task.
+    /// The receiver gets the tensor itself: the sending and the receiving device have one type and belong to one task.
     SameTask,
-    /// The tensor is exported to a buffer that the receiver's process can map, if it has access; the devices have one
-    /// type.
+    /// The tensor is exported to a buffer that the receiver's process can map, if its device has access to the sending
+    /// device's memory; both devices have one type.
     PeerProcess,
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Availability {
     pub(super) is_conditional: bool,
 }
 
-/// The time at which a node's value is available.
+/// The time at which a node's value becomes available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AvailableAt {
     /// When the node has run, after its producers.
@@ -30,8 +30,8 @@ pub(super) enum AvailableAt {
     Received,
     /// In each iteration of a loop, when the previous iteration has computed it.
     NextIteration,
-    /// At the same time as the other nodes of the same role in a loop: the loop's Enters, the Switches that start an
-    /// iteration, or the loop's Exits.
+    /// With the values of all nodes of the same role in the loop: its Enters, the Switches that start an iteration, or
+    /// its Exits.
     LoopBoundary,
 }
 

@@ -127,7 +127,8 @@ impl Flow for FramedFlow {
         }
     }
 
-    /// Consumers of the Recv by control edge are not dead, unlike those of its output.
+    /// Ends a Recv that has received a dead tensor: the consumers of its output are dead, and the nodes that only a control
+    /// edge connects to it are not.
     fn deliver_dead(run: &Arc<Run<FramedFlow>>, task: Task, local: &mut ThreadState<FramedFlow>) {
         let Task { iteration, node, is_dead } = task;
         local.alone = run.is_alone();

@@ -110,7 +110,7 @@ pub(super) struct Edge {
     pub(super) is_last: bool,
 }
 
-/// A node whose pending count its producer decrements.
+/// A consumer of a node: when the node ends, it decrements the consumer's pending count.
 #[derive(Clone, Copy)]
 pub(super) struct Successor(u32);
 
@@ -325,7 +325,7 @@ impl Plan {
         for (id, pending) in self.pending.iter_mut().enumerate() {
             *pending = u32::from(is_merge(id));
         }
-        // The last producer counted for each unit, because several edges between two units count once.
+        // For each unit, the last producer that was counted: several edges from one producer to a unit count once.
         let mut counted = vec![u32::MAX; self.nodes.len()];
         let mut waits: Vec<u32> = Vec::new();
         for unit in units.all() {

@@ -68,7 +68,8 @@ impl Units {
     }
 }
 
-/// Returns the segments of a partition, each as a list of node numbers, selected by the capture classes of the kernels.
+/// Returns the segments of a partition, each as a list of node numbers. The [`CaptureClass`] of a kernel decides whether
+/// its node may be in a segment.
 pub(super) fn find(
     plan: &Plan,
     graph: &Graph,

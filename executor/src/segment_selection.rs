@@ -22,8 +22,8 @@ pub(super) struct NodeProperties {
     pub(super) needs_transfer: bool,
     /// True if the node runs even if its producers are dead.
     pub(super) runs_if_dead: bool,
-    /// True if the node receives a value that does not wait for kernels of this partition, except those that the node
-    /// itself waits for.
+    /// True if the node is a Recv whose sender waits for no kernel of this partition, except kernels that the Recv itself
+    /// waits for.
     pub(super) is_received: bool,
     /// The first node of the group of nodes that end, and are dead, together with this node; its number identifies the
     /// group.

@@ -111,7 +111,8 @@ impl Shapes {
     }
 }
 
-/// One node during shape inference, as its op's inference function works on it.
+/// The argument of an op's inference function: a node with the shapes of its inputs, and the shapes of its outputs that
+/// the function sets.
 #[derive(Debug)]
 pub struct Infer<'a> {
     graph: &'a Graph,

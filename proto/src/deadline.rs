@@ -47,12 +47,12 @@ pub fn of_answer<T>(request: &tonic::Request<T>) -> Option<Instant> {
     of_timeout(request.metadata().get(TIMEOUT)?.to_str().ok()?)
 }
 
-/// Does the same as [`of_answer`] for the header's value.
+/// Returns the time of [`of_answer`] for the value of a `grpc-timeout` header; `None` if the value is malformed.
 pub fn of_timeout(text: &str) -> Option<Instant> {
     within(from_timeout(text)?)
 }
 
-/// Does the same as [`of_answer`] for a caller that waits for `left`.
+/// Returns the time of [`of_answer`] for a caller that waits for the duration `left` from now.
 pub fn within(left: Duration) -> Option<Instant> {
     Instant::now().checked_add(left - MARGIN.min(left / 10))
 }

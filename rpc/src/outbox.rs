@@ -9,7 +9,7 @@ use std::io::IoSlice;
 /// Largest payload that is copied behind its frame header, bytes: copying fewer bytes costs less than writing
 /// another slice.
 const MAX_COPIED: usize = 4 << 10;
-/// Most slices that one vectored write has.
+/// Largest number of slices that one vectored write has.
 const MAX_SLICES: usize = 128;
 
 /// A queue of bytes that wait to be written.

@@ -101,7 +101,8 @@ struct CaseGraph {
     start: Vec<graph::NodeId>,
 }
 
-/// Compares a case's gradients with central differences; returns the case's entry in the manifest for TensorFlow.
+/// Compares a case's gradients with central differences; returns the case's entry in the file from
+/// which TensorFlow's client repeats the cases.
 fn check(case: &Case, server: &Arc<Server>, number: usize, folder: &Path) -> Fallible<serde_json::Value> {
     let scope = Scope::new();
     let (mut xs, mut feeds, mut wrt, mut start) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

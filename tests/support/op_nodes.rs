@@ -41,7 +41,8 @@ fn typed(op: &Op, node: &Node, attr: &str, dtype: DType) -> Node {
     }
 }
 
-/// Returns nodes of an op without types: one for most ops, several where the kernel depends on other attributes.
+/// Returns test nodes for an op that has no type attribute: one for most ops, several where other attributes choose the
+/// kernel.
 fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
     let of = |ops: &[&'static str]| {
         AttrValue::List(AttrList::Str(ops.iter().map(|op| op.as_bytes().into()).collect()))

@@ -172,7 +172,8 @@ pub fn release_cork() {
     corked.into_iter().flatten().for_each(|connection| connection.flush_now());
 }
 
-/// Runs `work`; meanwhile [`reply`] returns `reply`.
+/// Runs `work`. Within it the function [`reply`] returns the argument `reply`, the connection on which the current
+/// request is answered.
 pub fn with_reply<T>(reply: Arc<dyn Any + Send + Sync>, work: impl FnOnce() -> T) -> T {
     let mut outer = STATE.with(|state| state.reply.replace(Some(reply)));
     let _end = AtEnd(move || {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Most epoch names. Each name, which belongs to a job, must be remembered for as long as the worker runs.
+/// Largest number of epoch names. Each name, which belongs to a job, must be remembered for as long as the worker runs.
 const MAX_NAMES: usize = 100_000;
 
 /// The number of the highest epoch of each epoch name, and its sessions.

@@ -21,13 +21,13 @@ use tokio::sync::watch;
 const MAX_REMEMBERED: usize = 14_000;
 /// Number of sweeps for abandoned steps per retention period.
 const SWEEPS_PER_RETENTION: u32 = 8;
-/// Most receives that wait for their tensors; more are refused.
+/// Largest number of receives that wait for their tensors; more are refused.
 const MAX_WAITING: usize = 1 << 20;
 
 /// Time after which a running step is logged; it is logged again whenever its running time has doubled.
 const SLOW_AFTER: Duration = Duration::from_secs(60);
 
-/// Most steps that have not started and for which values have arrived; values for further steps are dropped.
+/// Largest number of steps that have not started and for which values have arrived; values for further steps are dropped.
 const MAX_EARLY: usize = 1 << 16;
 
 /// The state of one step in this process.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Most steps whose transfers are kept in the log.
+/// Largest number of steps whose transfers are kept in the log.
 const MAX_STEPS: usize = 1000;
 
 /// The name of the receiving device, and the statistics of one transfer to it.

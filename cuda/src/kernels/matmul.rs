@@ -19,7 +19,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Set for each factor of a product that is stored transposed, and whether such factors are also conjugated.
+/// For each factor of a matrix product, whether it is stored transposed; and whether transposed factors are conjugated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flips {
     which: [bool; 2],

@@ -96,11 +96,11 @@ impl Memory for OnGpu {
     }
 }
 
-/// Returns the device tensor of an element; fails if the element is not in the GPU's memory.
+/// Returns the device tensor of an element of a list or stack; fails if the element is not in the GPU's memory.
 fn element(item: &impl Item) -> Result<&DeviceTensor> {
     item.on_device().ok_or_else(not_on_gpu)
 }
 
 fn not_on_gpu() -> Error {
-    Error::internal("an element that is to be in a GPU's memory is elsewhere")
+    Error::internal("an element of a list is not in the memory of the GPU")
 }

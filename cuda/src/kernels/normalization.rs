@@ -159,8 +159,8 @@ struct Forward {
     normalize: Arc<Function>,
     /// The normalisation kernel without an activation.
     alone: Arc<Function>,
-    /// The ops that are fused with the normalisation; they run one by one if the summand's shape does not allow
-    /// the fusion.
+    /// The ops that follow the normalisation and are fused with it. If one of them adds a tensor whose shape does not
+    /// allow the fusion, they run one by one.
     then: Vec<FusedOp>,
 }
 

@@ -109,7 +109,8 @@ fn by_weights(
 }
 
 /// Enqueues the kernel `resize`, which writes `out` and has one thread per element of the resized images, and
-/// sets output 0 to `out`. `table` makes the table of an axis from the axis's input and output size.
+/// sets output 0 to `out`. `table` makes, for an axis, the table of the input positions and weights of each output
+/// position, from the axis's input and output size.
 fn run(
     ctx: &mut KernelContext<'_>,
     resize: &Function,

@@ -49,7 +49,8 @@ pub(super) struct SavedBlocks {
     segments: Vec<Segment>,
 }
 
-/// The saved blocks of one segment, in the order in which they were saved.
+/// Old contents of some blocks of a value, in the order in which they were saved; a value's saved blocks are divided into
+/// segments by position.
 #[derive(Clone, Debug, Default)]
 struct Segment {
     /// The number of each saved block, and the offset of the block's contents in `bytes`.

@@ -266,7 +266,7 @@ fn alias_table(weights: &[f32]) -> Vec<(f32, i64)> {
         chances[h] -= 1.0 - chances[l];
         if chances[h] < 1.0 { low.push(h) } else { high.push(h) }
     }
-    // Classes still in `low` or `high`, which is a result of rounding, are always kept.
+    // Because of rounding, some classes may be left in `low` or `high`: they are never replaced.
     for i in low.into_iter().chain(high) {
         chances[i] = 1.0;
         aliases[i] = i as i64;

@@ -34,12 +34,12 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// A chain that is computed strip by strip.
+/// A chain of element-wise ops that is computed strip by strip: all ops for some adjacent elements, then for the next.
 struct StripChain<W: 'static> {
     ops: Chain<StripOp<W>>,
-    /// The number of the buffer that holds each op's strip.
+    /// For each op, the number of the buffer that holds its results for the current strip.
     buffers: Vec<usize>,
-    /// The number of buffers, which is the most strips needed at one time.
+    /// The number of buffers: the largest number of ops whose results for a strip are needed at one time.
     buffer_count: usize,
     cost: Cost,
 }

@@ -71,7 +71,7 @@ fn normal<F: Entry>(a: &Matrix<F>, b: &Matrix<F>, regularizer: f64) -> Result<Ma
 }
 
 /// Returns the least-squares solutions of minimal norm. Singular values up to `least` times the greatest one times the
-/// larger size of the matrix count as 0. Without singular values the solution is zero.
+/// larger dimension of the matrix count as 0. If the matrix has no singular values, the solution is zero.
 fn shortest<F: Entry>(a: &Matrix<F>, b: &Matrix<F>, least: f64) -> Matrix<F> {
     let zeros = Matrix::new(a.columns, b.columns, vec![F::ZERO; a.columns * b.columns]);
     let Some((sizes, u, v)) = svd(a) else { return zeros };

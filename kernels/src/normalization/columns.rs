@@ -8,8 +8,8 @@ use num_traits::{AsPrimitive, Float};
 /// Rows of one work item of the thread pool.
 const ROWS: usize = 256;
 
-/// Rows that are summed in the elements' type before the partial sum is added in `f64`: the terms have either sign,
-/// so the sum of many is small and its rounding error would show.
+/// Number of rows that are summed in the elements' type before the partial sum is added to an `f64` sum. The number is
+/// small, because terms of opposite sign cancel, and the rounding errors of a long sum would be large beside it.
 const FEW: usize = 32;
 
 /// Returns, for each channel, the sum over all rows of the terms that `add(row number, row, sums)` adds. `channels`

@@ -57,7 +57,7 @@ pub(crate) fn set_handle<T: Resource>(
     Ok(())
 }
 
-/// The form of an op's handles.
+/// The type of tensor by which an op names its object: a resource handle, two strings, or a reference to two strings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HandleKind {
     Resource,
@@ -66,7 +66,7 @@ pub(crate) enum HandleKind {
 }
 
 impl HandleKind {
-    /// Returns the form of a node's first output.
+    /// Returns the kind of handle that the node's first output is.
     pub(crate) fn of_output(init: &KernelInit<'_>) -> HandleKind {
         match init.outputs.first() {
             Some(port) if port.is_ref => HandleKind::Ref,

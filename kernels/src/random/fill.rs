@@ -97,7 +97,7 @@ where
     Ok(())
 }
 
-/// Groups per work item of the thread pool.
+/// Number of outputs of the Philox generator, of 128 bits each, that one work item of the thread pool draws.
 const CHUNK_GROUPS: usize = PARALLEL / 32;
 
 /// Fills `out` with the stream's numbers in their order.

@@ -150,7 +150,8 @@ fn search<T: Ordered>(
     Ok(())
 }
 
-/// Finds the position of the best element of each line from number `first` on; of equal elements, the first.
+/// Finds the position of the best element of each line, the elements along the reduced axis, from line number `first`
+/// on; of equal elements, the lowest position.
 fn search_by<T: Ordered>(
     values: &[T],
     Lines { size, inner }: Lines,

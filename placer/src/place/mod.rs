@@ -51,9 +51,9 @@ impl fmt::Debug for PlaceRequest<'_> {
 pub enum Reason {
     /// The device satisfies the node's device specification.
     Explicit,
-    /// The node's `_class` colocates it with a group whose device this node decided.
+    /// The node's `_class` colocates it with a group; the node with this id decided the group's device.
     Colocated(NodeId),
-    /// A reference or resource edge connects the node to a group whose device this node decided.
+    /// A reference or resource edge connects the node to a group; the node with this id decided the group's device.
     Resource(NodeId),
     /// An earlier placement assigned the device.
     Assigned,

@@ -27,7 +27,7 @@ const INITIAL_WINDOW: u32 = 65_535;
 const MAX_FRAME: usize = 1 << 20;
 /// Largest frame that a client accepts unless its settings raise it, bytes.
 const INITIAL_FRAME: usize = 16_384;
-/// Most concurrent streams. Each pending receive of a tensor holds a stream, so there may be one stream per
+/// Largest number of concurrent streams. Each pending receive of a tensor holds a stream, so there may be one stream per
 /// graph edge.
 const MAX_STREAMS: usize = 1 << 24;
 
@@ -164,7 +164,8 @@ impl ConnectionState {
         true
     }
 
-    /// Wakes the tasks of a removed stream, and grants the client the bytes that were not read.
+    /// Wakes the tasks of a removed stream, and returns the request's unread bytes to the
+    /// flow-control window of the client.
     fn release_stream(&mut self, id: u32, stream: Stream) {
         if !stream.request.is_read_whole {
             self.release_window(id, stream.request.buffered.len() as u32);

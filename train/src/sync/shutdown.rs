@@ -142,7 +142,7 @@ impl SyncReplicas {
         Ok(())
     }
 
-    /// Reads the progress repeatedly until `is_done` or for `time_limit`. Returns the last progress read.
+    /// Reads the job's progress repeatedly until `is_done` holds for it or `time_limit` has passed. Returns the last value.
     fn poll_until(
         &self,
         session: &Session,

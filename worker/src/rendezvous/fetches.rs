@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Most receives that an error message names; it gives the number of further ones.
+/// Largest number of receives that an error message names; it gives the number of further ones.
 const MAX_NAMED: usize = 3;
 
 /// The key of a receive, and the task to receive from.

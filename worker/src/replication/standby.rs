@@ -230,8 +230,8 @@ impl Standby {
         self.worker.mark_certain();
         let mut queue = ApplyQueue::new(self.worker.clone());
         let why = self.apply_batches(&mut batches, &sender, &mut queue).await;
-        // The set of changes in progress is applied first, because the next link continues from the state
-        // after it.
+        // The standby finishes applying the current batch before it connects again: the next stream of batches
+        // continues after that batch.
         match queue.finish().await.map(|applied| self.record_applied(applied)) {
             Some(Err(why)) => why,
             Some(Ok(_)) | None => why,

@@ -14,9 +14,9 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 /// Approximate size of a message, bytes.
 const MESSAGE_BYTES: usize = 4 << 20;
-/// Most snapshot messages that are queued for a standby.
+/// Largest number of snapshot messages that are queued for a standby.
 const MAX_QUEUED_MESSAGES: usize = 8;
-/// Most batches that are sent and not yet applied; changes made meanwhile go into the next batch.
+/// Largest number of batches that are sent and not yet applied; changes made meanwhile go into the next batch.
 const MAX_BATCHES_IN_FLIGHT: usize = 2;
 
 /// The primary's record of its standby, also while the standby has lost its link and its process may still

@@ -5,7 +5,7 @@ use graph::{DType, Shape};
 use prost::Message;
 use proto::pb;
 
-/// Most bytes of a message behind the tensor's elements.
+/// Largest number of bytes of a message behind the tensor's elements.
 const MAX_TAIL: usize = 4096;
 
 /// The fields in front of the elements of a plain tensor.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Longest elements that are copied behind the header, bytes: copying fewer bytes costs less than writing
 /// another slice.
 const MAX_COPIED: usize = 1024;
-/// Most bytes of a message in front of the tensor's elements; a message with more is decoded as a whole.
+/// Largest number of bytes of a message in front of the tensor's elements; a message with more is decoded as a whole.
 const MAX_HEADER: usize = 4096;
 
 /// The content of an answer to RecvTensor: the tensor and whether it is dead.

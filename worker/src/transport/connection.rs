@@ -21,7 +21,7 @@ const MAX_DIRECT: usize = 512 << 10;
 const PARALLEL_FROM: usize = 4 << 20;
 /// Largest single write to a secondary connection, bytes.
 const MAX_WRITE: usize = 4 << 20;
-/// Most batches that a sending thread writes in one flush while other threads add frames; the link's thread
+/// Largest number of batches that a sending thread writes in one flush while other threads add frames; the link's thread
 /// writes further ones.
 const MAX_ROUNDS: usize = 4;
 const WRITER_STACK: usize = 128 << 10;

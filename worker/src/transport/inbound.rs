@@ -32,10 +32,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Most runs that a peer may have in progress over one link.
+/// Largest number of runs that a peer may have in progress over one link.
 const MAX_RUNS: usize = 1 << 16;
 
-/// Most unanswered queries of a peer for access to a shared block. A peer sends one for each pair of one of
+/// Largest number of unanswered queries of a peer for access to a shared block. A peer sends one for each pair of one of
 /// its devices and a device of this process.
 const MAX_ACCESS_QUERIES: usize = 1 << 12;
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::time::timeout_at;
 
-/// Most bytes of feeds of a run that is sent over the link; a run with larger feeds is sent over gRPC.
+/// Largest number of bytes of feeds of a run that is sent over the link; a run with larger feeds is sent over gRPC.
 const MAX_FEED_BYTES: usize = 64 << 10;
 
 /// The connection of a master to a worker in another process, over gRPC and a link for tensors.

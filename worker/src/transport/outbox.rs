@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 const MAX_COPIED: usize = 16 << 10;
 /// Size of a buffer of joined frames from which further frames go into a new buffer, bytes.
 const MAX_PIECE: usize = 256 << 10;
-/// Most slices that one vectored write has.
+/// Largest number of slices that one vectored write has.
 const MAX_SLICES: usize = 64;
 
 /// A queue of frames that wait to be written.

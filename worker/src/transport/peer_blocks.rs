@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// Most shared blocks of one peer that this process maps.
+/// Largest number of shared blocks of one peer that this process maps.
 const MAX_BLOCKS: usize = 1 << 16;
 
 const TOO_LONG: Malformed = Malformed("tensor: it is longer than its block");

@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Largest value that is piggybacked, bytes. Larger values are in shared memory, or count against the push
 /// budget.
 pub(super) const MAX_VALUE: usize = 16 << 10;
-/// Most bytes of values that are piggybacked for one message, because they do not count against the push
-/// budget.
+/// Largest number of bytes of values that are piggybacked on one message. The push budget does not limit them.
 const MAX_PER_MESSAGE: usize = 64 << 10;
 /// Number of unwritten bytes of a connection above which no value is piggybacked on it, because the other end
 /// does not read.

@@ -19,13 +19,13 @@ use std::sync::{Arc, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Most connections whose [`Hello`] has not been read completely; further connections are closed.
+/// Largest number of connections whose [`Hello`] has not been read completely; further connections are closed.
 const MAX_PENDING: usize = 64;
-/// Most secondary connections of all links whose main connection has not arrived.
+/// Largest number of secondary connections of all links whose main connection has not arrived.
 const MAX_PENDING_SECONDARIES: usize = 256;
 /// Time for which a secondary connection waits for its link's main connection, which is opened last.
 const SECONDARY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Most secondary connections of one link.
+/// Largest number of secondary connections of one link.
 const MAX_SECONDARIES_OF_LINK: usize = 64;
 /// Pause after a connection could not be accepted, for instance because the process has no free file
 /// descriptors.

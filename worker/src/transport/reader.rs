@@ -21,7 +21,7 @@ const READ_BUFFER: usize = 256 << 10;
 const MIN_UNBUFFERED: usize = 64 << 10;
 /// Size from which payloads are read by a separate thread, bytes.
 const MIN_ON_THREAD: usize = 1 << 20;
-/// Most descriptors that have arrived and whose [`Frame::Block`] has not been processed.
+/// Largest number of file descriptors that have arrived and whose [`Frame::Block`] has not been processed.
 const MAX_DESCRIPTORS: usize = 64;
 const THREAD_STACK: usize = 128 << 10;
 

@@ -83,8 +83,8 @@ impl Pending for Upload {
         Ok(())
     }
 
-    /// Sends the remaining bytes of a multipart upload. A small object is only sent by `commit`, because
-    /// sending it gives it its name.
+    /// Sends the remaining bytes of a multipart upload. A small object is sent by `commit` only, because the
+    /// one request that sends it also makes it visible under its name.
     fn sync(&mut self) -> Result<()> {
         if !self.rest.is_empty() && matches!(self.mode, UploadMode::Multipart(..)) {
             self.send_part()?;

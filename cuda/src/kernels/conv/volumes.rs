@@ -85,7 +85,7 @@ struct CallSizes<'a> {
     taps: usize,
     /// Number of patches in a volume, each of which is a row of the matrix product.
     positions: usize,
-    /// The `Volumes` structure of the `.cu` file.
+    /// The fields of `Volumes` of the `.cu` file, in the order of their declaration.
     words: &'a [i64],
 }
 

@@ -66,8 +66,8 @@ impl<'a> Site<'a> {
         self.draft.classes.have_same_shape(one, other, &|output| self.shape(output))
     }
 
-    /// Returns the node that computes the output, if it has one of the ops `ops`, is on the same device, and a reader
-    /// may read the node's inputs instead.
+    /// Returns the node that computes `output`, if its op is in `ops`, it is on the device of this node, and its
+    /// consumers may use its inputs in place of its output.
     pub(super) fn producer_of(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
         let id = output.node;
         let is_open = output.index == 0 && self.draft.may_be_looked_through(id);

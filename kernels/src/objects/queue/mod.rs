@@ -205,7 +205,7 @@ impl Queue {
     pub fn close(&self, step: &Arc<Cancellation>, cancel_pending: bool, done: Finish<Vec<Element>>) {
         if cancel_pending {
             let cancelled = Error::new(Code::Cancelled, "Enqueue operation was cancelled");
-            self.waiting.cancel_lane(ENQUEUE, |state| state.is_closed = true, &cancelled);
+            self.waiting.cancel_queue(ENQUEUE, |state| state.is_closed = true, &cancelled);
             return done(Ok(Vec::new()));
         }
         let name = self.name.clone();

@@ -35,7 +35,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// Most bytes in flight that are pushed without a request, not counting shared memory.
+/// Largest number of bytes in flight that are pushed without a request, not counting shared memory.
 pub(in crate::transport) const PUSH_BUDGET: u64 = 64 << 20;
 /// Number of queued bytes from which the queue is flushed without waiting for the end of a cork.
 const FLUSH_FROM: usize = 128 << 10;

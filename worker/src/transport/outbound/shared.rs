@@ -9,10 +9,10 @@ use device::shared_block::{FreeListener, MemoryKind};
 use graph::Code;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Most bytes of shared memory that a peer borrows of tensors it has not requested, so that a peer that has
+/// Largest number of bytes of shared memory that a peer borrows of tensors it has not requested, so that a peer that has
 /// stopped does not hold all memory.
 const SHARED_BUDGET: u64 = 1 << 30;
-/// Most blocks of host memory that are shared with one peer, because the peer maps each of them. Tensors in
+/// Largest number of blocks of host memory that are shared with one peer, because the peer maps each of them. Tensors in
 /// further blocks are written to the connection. Blocks of device memory need no limit, because there are
 /// few: one for each tensor that is shared at a time.
 const MAX_HOST_BLOCKS: usize = 2048;
