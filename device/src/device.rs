@@ -143,7 +143,7 @@ pub trait Processor: Any + Send + Sync + fmt::Debug {
         false
     }
 
-    /// Returns whether the processor's kernels only enqueue work, so that a [`Processor::repeater`] may capture
+    /// Returns whether the processor's kernels only enqueue work, so that a [`Processor::segment_runner`] may capture
     /// segments of kernels.
     fn can_capture(&self) -> bool {
         false
@@ -153,7 +153,7 @@ pub trait Processor: Any + Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Unimplemented` if the processor does not capture segments; the reason if the device cannot be opened.
-    fn repeater(&self, segment: SegmentInfo) -> Result<Box<dyn SegmentRunner>> {
+    fn segment_runner(&self, segment: SegmentInfo) -> Result<Box<dyn SegmentRunner>> {
         Err(Error::unimplemented(format!("{self:?} does not capture the kernels of {}", segment.name)))
     }
 }

@@ -66,10 +66,15 @@ pub type RunKernels<'a> = dyn FnMut(&Arc<Device>, Vec<Value>) -> Result<Vec<Valu
 /// The runner of a segment, shared by all steps. It decides when to run the kernels, to capture them as a graph, or to
 /// replay the graph.
 pub trait SegmentRunner: Send + Sync + fmt::Debug {
-    /// Computes the segment's outputs, by calling `walk` or by replaying a captured graph. Several steps may call this
+    /// Computes the segment's outputs, by calling `run_kernels` or by replaying a captured graph. Several steps may call this
     /// function at the same time.
     ///
     /// # Errors
-    /// Errors of `walk` and of the device.
-    fn run(&self, device: &Arc<Device>, inputs: Vec<Value>, walk: &mut RunKernels<'_>) -> Result<Vec<Value>>;
+    /// Errors of `run_kernels` and of the device.
+    fn run(
+        &self,
+        device: &Arc<Device>,
+        inputs: Vec<Value>,
+        run_kernels: &mut RunKernels<'_>,
+    ) -> Result<Vec<Value>>;
 }

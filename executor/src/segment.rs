@@ -19,7 +19,7 @@ pub(super) struct Segment {
     pub(super) kernels: Vec<SegmentKernel>,
     pub(super) inputs: Vec<SegmentInput>,
     pub(super) outputs: usize,
-    pub(super) repeater: Box<dyn SegmentRunner>,
+    pub(super) runner: Box<dyn SegmentRunner>,
 }
 
 /// A kernel of a segment.
@@ -99,7 +99,7 @@ impl<F: Flow> Run<F> {
         let device = &self.executor.device;
         let result = match &self.recorder {
             Some(_) => run_kernels(device, inputs),
-            None => segment.repeater.run(device, inputs, &mut run_kernels),
+            None => segment.runner.run(device, inputs, &mut run_kernels),
         };
         if let Some(started) = started {
             self.executor.record_cost(id, started.elapsed().as_nanos() as u64);

@@ -187,8 +187,8 @@ pub(super) fn segment(
     let capture_of = |&id: &u32| device.find_kernel(&plan.nodes[id as usize].node).map(|def| def.capture);
     let works = nodes.iter().filter_map(capture_of).filter(|capture| capture.works()).count();
     let info = SegmentInfo { name, kernels: kernels.len(), works, inputs: accesses };
-    let repeater = device.processor().repeater(info)?;
-    Ok((Segment { kernels, inputs, outputs: outputs.len(), repeater }, outputs))
+    let runner = device.processor().segment_runner(info)?;
+    Ok((Segment { kernels, inputs, outputs: outputs.len(), runner }, outputs))
 }
 
 /// Returns the inputs of a segment. A value from outside the segment is one input for each memory in which kernels

@@ -73,11 +73,11 @@ pub(super) enum ReplayOutcome {
 }
 
 impl CapturedSegment {
-    /// Captures the kernels that `walk` enqueues for `inputs`; `unmoved[i]` is set if input `i` is in the same
+    /// Captures the kernels that `run_kernels` enqueues for `inputs`; `unmoved[i]` is set if input `i` is in the same
     /// memory as in the run before. The capture runs no kernel.
     ///
     /// # Errors
-    /// Those of `walk`, and the driver's; `ResourceExhausted`.
+    /// Those of `run_kernels`, and the driver's; `ResourceExhausted`.
     pub(super) fn new(
         engine: &Arc<Engine>,
         name: Arc<str>,
@@ -85,7 +85,7 @@ impl CapturedSegment {
         inputs: &[Value],
         unmoved: &[bool],
         variables: &SegmentVariables,
-        walk: &mut RunKernels<'_>,
+        run_kernels: &mut RunKernels<'_>,
     ) -> Result<CapturedSegment> {
         let arena = Arena::new(engine.clone(), name.clone());
         let mut locations = Vec::with_capacity(inputs.len());
@@ -109,7 +109,8 @@ impl CapturedSegment {
                 captured_inputs.push(captured_input);
             }
         }
-        let (graph, values) = Graph::capture(device, &arena, |device| walk(device, captured_inputs.clone()))?;
+        let (graph, values) =
+            Graph::capture(device, &arena, |device| run_kernels(device, captured_inputs.clone()))?;
         arena.close();
         let mut captured = CapturedSegment {
             graph,

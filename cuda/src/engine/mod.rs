@@ -2,7 +2,7 @@
 //! against one narrow trait, [`Driver`]: `nvidia` implements it with CUDA, and the tests with a driver that
 //! records its calls.
 //!
-//! A kernel enqueues to a [`KernelStream`]. For a segment that repeats, `repeater` decides with the graph cache
+//! A kernel enqueues to a [`KernelStream`]. For a segment that repeats, `segment_runner` decides with the graph cache
 //! (`graph_cache`) when to capture it; `capture` is the device during the capture, and `captured_segment` holds the
 //! graph that is launched from then on.
 //!
@@ -30,7 +30,7 @@ mod pinned;
 mod pool;
 mod processor;
 mod program;
-mod repeater;
+mod segment_runner;
 mod segment_variables;
 mod streams;
 mod waiter_thread;

@@ -7,7 +7,7 @@ use super::gpu_engine::{Engine, block};
 use super::gpu_list::Gpu;
 use super::kernel_stream::KernelStream;
 use super::nvidia::Nvidia;
-use super::repeater::GraphRepeater;
+use super::segment_runner::GraphSegmentRunner;
 use crate::kernels::table;
 use device::gpu_options::GpuOptions;
 use device::peer_buffer::{BorrowedMemory, PeerBuffer};
@@ -178,7 +178,7 @@ impl Processor for CudaProcessor {
         self.options.graphs
     }
 
-    fn repeater(&self, segment: SegmentInfo) -> Result<Box<dyn SegmentRunner>> {
-        Ok(Box::new(GraphRepeater::new(self.engine()?.clone(), segment)))
+    fn segment_runner(&self, segment: SegmentInfo) -> Result<Box<dyn SegmentRunner>> {
+        Ok(Box::new(GraphSegmentRunner::new(self.engine()?.clone(), segment)))
     }
 }

@@ -6,13 +6,13 @@ use expect_test::{Expect, expect};
 
 /// Checks the resulting graph; `keep` names nodes, separated by spaces. A second application must change nothing.
 fn check(keep: &str, text: &str, expected: Expect) -> Result<()> {
-    let after = untied(&Graph::from_text(text)?, keep)?;
+    let after = reduced(&Graph::from_text(text)?, keep)?;
     expected.assert_eq(&after.to_text());
-    assert_eq!(untied(&after, keep)?.to_text(), after.to_text(), "once is not enough");
+    assert_eq!(reduced(&after, keep)?.to_text(), after.to_text(), "once is not enough");
     Ok(())
 }
 
-fn untied(graph: &Graph, keep: &str) -> Result<Graph> {
+fn reduced(graph: &Graph, keep: &str) -> Result<Graph> {
     let find = |name: &str| graph.find(name).ok_or_else(|| Error::invalid(format!("no node {name}")));
     let keep = keep.split_whitespace().map(find).collect::<Result<Vec<NodeId>>>()?;
     let after = remove_redundant_control_edges(graph, &keep)?;
@@ -87,7 +87,7 @@ fn nodes_with_other_uses_stay() -> Result<()> {
         five = Neg[T=float, _class=["loc:@anchor"]](b, ^read, ^way, ^anchor, ^four) @"/device:CPU:0"
         "#;
     let graph = Graph::from_text(text)?;
-    assert_eq!(untied(&graph, "five")?, graph);
+    assert_eq!(reduced(&graph, "five")?, graph);
     Ok(())
 }
 
@@ -107,7 +107,7 @@ fn edges_through_a_merge_imply_no_order() -> Result<()> {
         either = Merge[N=2, T=float](a, b, ^s)
         "#;
     let graph = Graph::from_text(text)?;
-    assert_eq!(untied(&graph, "c d either")?, graph);
+    assert_eq!(reduced(&graph, "c d either")?, graph);
     Ok(())
 }
 
@@ -122,7 +122,7 @@ fn control_inputs_of_reference_readers_stay() -> Result<()> {
         sum = AddV2[T=float](v, y, ^set)
         "#;
     let graph = Graph::from_text(text)?;
-    assert_eq!(untied(&graph, "sum")?, graph);
+    assert_eq!(reduced(&graph, "sum")?, graph);
     Ok(())
 }
 

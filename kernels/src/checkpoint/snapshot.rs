@@ -16,8 +16,8 @@ use std::path::Path;
 pub(super) fn take_snapshot(init: &KernelInit<'_>) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
     Kernel::sync(move |ctx| {
-        let aside = variable.get(ctx)?.take_snapshot(ctx.device())?;
-        ctx.set_output(0, Tensor::variant(aside));
+        let snapshot = variable.get(ctx)?.take_snapshot(ctx.device())?;
+        ctx.set_output(0, Tensor::variant(snapshot));
         Ok(())
     })
 }
@@ -26,12 +26,13 @@ pub(super) fn take_snapshot(init: &KernelInit<'_>) -> Result<Kernel> {
 pub(super) fn keep(init: &KernelInit<'_>) -> Result<Kernel> {
     let snapshot = Owner::<Snapshot>::new(init, ObjectName::of(init, true)?);
     Kernel::sync(move |ctx| {
-        let aside = |tensor: &Tensor| match tensor.as_variants()? {
-            [aside] => Ok(aside.expect::<VariableSnapshot>("a variable's snapshot")?),
+        let variable_snapshot = |tensor: &Tensor| match tensor.as_variants()? {
+            [snapshot] => Ok(snapshot.expect::<VariableSnapshot>("a variable's snapshot")?),
             many => Err(Error::invalid(format!("expected the snapshot of one variable, got {}", many.len()))),
         };
-        let asides = (0..ctx.num_inputs()).map(|i| aside(ctx.input(i)?)).collect::<Result<Vec<_>>>()?;
-        snapshot.object(|_| Ok(Snapshot::default()))?.put(asides);
+        let snapshots =
+            (0..ctx.num_inputs()).map(|i| variable_snapshot(ctx.input(i)?)).collect::<Result<Vec<_>>>()?;
+        snapshot.object(|_| Ok(Snapshot::default()))?.put(snapshots);
         Ok(())
     })
 }

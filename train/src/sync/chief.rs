@@ -196,7 +196,7 @@ impl Aggregator<'_> {
     }
 }
 
-/// Returns a random number for an attempt at an update, so that no two attempts have the same number.
+/// Returns a random number for an attempt at an update: its 63 bits make equal numbers of two attempts improbable.
 fn new_attempt() -> i64 {
     rand::random::<i64>() & i64::MAX
 }

@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Runs one segment of a partition in each step, and captures and replays it.
-pub(super) struct GraphRepeater {
+pub(super) struct GraphSegmentRunner {
     engine: Arc<Engine>,
     segment: SegmentInfo,
     /// The variable of each input that is a resource handle, cached.
@@ -86,12 +86,12 @@ impl InputSignature {
     }
 }
 
-impl GraphRepeater {
-    /// Returns a repeater that has not captured anything.
-    pub(super) fn new(engine: Arc<Engine>, segment: SegmentInfo) -> GraphRepeater {
+impl GraphSegmentRunner {
+    /// Returns a segment runner that has not captured anything.
+    pub(super) fn new(engine: Arc<Engine>, segment: SegmentInfo) -> GraphSegmentRunner {
         let handles = segment.inputs.iter().map(|_| HandleInput::default()).collect();
         let blocks = vec![None; segment.inputs.len()];
-        GraphRepeater {
+        GraphSegmentRunner {
             engine,
             segment,
             handles,
@@ -105,7 +105,7 @@ impl GraphRepeater {
         &self,
         device: &Arc<Device>,
         inputs: &[Value],
-        walk: &mut RunKernels<'_>,
+        run_kernels: &mut RunKernels<'_>,
     ) -> Result<Option<Vec<Value>>> {
         // A concurrent step may be enqueueing the segment; this step then runs its kernels one by one.
         let Some(mut state) = self.state.try_lock() else { return Ok(None) };
@@ -130,7 +130,7 @@ impl GraphRepeater {
                 inputs,
                 &unmoved,
                 &variables,
-                walk,
+                run_kernels,
             ) {
                 Ok(captured) => cache.insert(captured),
                 Err(error) => {
@@ -177,17 +177,22 @@ impl GraphRepeater {
     }
 }
 
-impl SegmentRunner for GraphRepeater {
-    fn run(&self, device: &Arc<Device>, inputs: Vec<Value>, walk: &mut RunKernels<'_>) -> Result<Vec<Value>> {
-        match self.repeat(device, &inputs, walk)? {
+impl SegmentRunner for GraphSegmentRunner {
+    fn run(
+        &self,
+        device: &Arc<Device>,
+        inputs: Vec<Value>,
+        run_kernels: &mut RunKernels<'_>,
+    ) -> Result<Vec<Value>> {
+        match self.repeat(device, &inputs, run_kernels)? {
             Some(outputs) => Ok(outputs),
-            None => walk(device, inputs),
+            None => run_kernels(device, inputs),
         }
     }
 }
 
-impl fmt::Debug for GraphRepeater {
+impl fmt::Debug for GraphSegmentRunner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "GraphRepeater({} kernels from {} on)", self.segment.kernels, self.segment.name)
+        write!(f, "GraphSegmentRunner({} kernels from {} on)", self.segment.kernels, self.segment.name)
     }
 }
