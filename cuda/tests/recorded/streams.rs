@@ -138,8 +138,8 @@ fn out_of_memory_error_names_requester_and_holders() -> Fallible {
     assert_eq!(
         error.to_string(),
         "OOM when allocating tensor with shape[150] and type float for n on \
-         /job:localhost/replica:0/task:0/device:GPU:0: 600 bytes, with 600 of 1000 in use; most is held by what these \
-         nodes made: tensors from the host (600)"
+         /job:localhost/replica:0/task:0/device:GPU:0: 600 bytes, with 600 of 1000 in use; most is held by outputs \
+         of these nodes: tensors from the host (600)"
     );
     // Freed memory can be allocated again.
     drop(large);

@@ -91,7 +91,7 @@ fn errors_name_the_node_that_does_not_fit() -> Result<()> {
     check(
         "%function main\n%output y: float\n%end",
         Attrs::new(),
-        expect!["function main says nothing of what its output 'y' is"],
+        expect!["function main does not say which node makes its output 'y'"],
     )?;
     check(
         "%function main\n%output y: float\n%return y = x\n%end",
