@@ -1,7 +1,7 @@
-//! Benchmarks of steps on a GPU: a product, models in training, copies. `benches/peer/gpu/compare.py` runs
-//! them and PyTorch in turn. `cargo bench --bench gpu -- mlp` runs one workload, `--no-cuda-graphs` launches
-//! each kernel separately, and `--cpu` runs all workloads in small sizes on a CPU as a functional check.
-//! Without a GPU the program says so.
+//! Benchmarks of steps on a GPU: a matrix product, training steps of models, and copies of tensors.
+//! `benches/peer/gpu/compare.py` runs these benchmarks and the same workloads in PyTorch. `cargo bench --bench gpu --
+//! mlp` runs one workload, `--no-cuda-graphs` launches each kernel separately, and `--cpu` runs all workloads in
+//! small sizes on a CPU as a functional check. Without a GPU the program prints that nothing is measured.
 #![allow(clippy::print_stdout)]
 
 #[path = "../examples/models/mod.rs"]
@@ -57,13 +57,13 @@ fn main() -> Fallible {
     }
     let mode = match gpus::find_gpus(&GpuSelection::All) {
         _ if has("--cpu") => DeviceMode::SmallOnCpu,
-        // `cargo test` also starts benches, without `--bench`; they must not measure then.
+        // `cargo test` also runs this program, but without `--bench`, and the program must then measure nothing.
         Ok(_) if names.is_empty() && !has("--bench") => {
             println!("nothing is measured: --bench, or names of workloads, are not given");
             return Ok(());
         }
         Ok(_) => DeviceMode::Gpu { graphs: !has("--no-cuda-graphs") },
-        // The suite runs on machines that have a GPU, so a missing GPU is an error.
+        // `scripts/gpu-suite` runs this program on machines that have a GPU, so a missing GPU is an error.
         Err(error) if std::env::var_os("ANABRANCH_GPU_SUITE").is_some() => return Err(error.into()),
         Err(error) => {
             println!("nothing is measured, for there is no GPU: {error}");
@@ -109,7 +109,7 @@ impl DeviceMode {
 
 #[derive(Clone, Copy, Debug)]
 struct Figure {
-    /// The unit of the value: `step_us`, microseconds per step, or `MBps`, 10^6 bytes per second.
+    /// The unit of `value`: `step_us`, microseconds per step, or `MBps`, 10^6 bytes per second.
     unit: &'static str,
     value: f64,
 }
@@ -134,8 +134,9 @@ fn session(mode: DeviceMode, graph: Graph) -> Fallible<Session> {
     Ok(Session::local_with(graph, server, options)?)
 }
 
-/// Returns the median time of a step in seconds. Within a window, steps are enqueued one after the other and only the
-/// last step is waited for, whose fetch ends when the device has finished all steps of the window.
+/// Returns the median time of a step in seconds, over windows of several steps. A window enqueues its steps one after
+/// the other and waits only for the last one, by a fetch that ends when the device has finished all steps of the
+/// window.
 fn step_time(mode: DeviceMode, step: &Callable<'_>, last: &Callable<'_>, values: &[Tensor]) -> Fallible<f64> {
     let run = |steps: usize| -> Fallible<f64> {
         let started = Instant::now();
@@ -153,7 +154,8 @@ fn step_time(mode: DeviceMode, step: &Callable<'_>, last: &Callable<'_>, values:
     Ok(times[times.len() / 2])
 }
 
-/// Runs `first` and returns the median time in seconds of `step`. A fetch of `end` runs a step and waits for its end.
+/// Runs the node `first` once, and returns the median time in seconds of a step that runs the node `step`. A fetch of
+/// `end` runs such a step and waits for its end.
 fn time(mode: DeviceMode, graph: Graph, first: NodeId, step: NodeId, end: Output) -> Fallible<f64> {
     let session = session(mode, graph)?;
     session.run(&[], &[], &[first])?;
@@ -192,7 +194,7 @@ fn product(mode: DeviceMode) -> Fallible<Figure> {
     Ok(Figure::step(time(mode, scope.finish()?, first, product.node, corner)?))
 }
 
-/// Measures a model's training step.
+/// Measures training steps of the model whose scores `scores` returns.
 fn training(
     mode: DeviceMode,
     batch: Batch<'_>,
@@ -232,7 +234,7 @@ fn recurrent(mode: DeviceMode) -> Fallible<Figure> {
     })
 }
 
-/// Returns the shape of the float32 tensor that is copied.
+/// Returns the shape of the float32 tensor that each copy workload copies.
 fn copied_shape(mode: DeviceMode) -> Fallible<Shape> {
     Ok(Shape::new(&[mode.size(COPY_BYTES, 4096) / size_of::<f32>()])?)
 }
@@ -264,8 +266,8 @@ fn copy_pageable_to_device(mode: DeviceMode) -> Fallible<Figure> {
     feed(mode, |_, _| Ok(Tensor::full(1.0f32, shape)?))
 }
 
-/// Measures feeds of the tensor that `make` returns for a session and a variable of the same shape; each call fetches
-/// one element.
+/// Measures steps that are fed the tensor that `make` returns for a session and a variable of the same shape; each
+/// step fetches one element.
 fn feed(mode: DeviceMode, make: impl FnOnce(&Session, Output) -> Fallible<Tensor>) -> Fallible<Figure> {
     let shape = copied_shape(mode)?;
     let scope = Scope::new().device(mode.device());

@@ -1,7 +1,7 @@
 //! Benchmarks of placing and partitioning graphs of 10^4 to 10^6 nodes over 2, 16 and 256 devices.
 //!
 //! With `ANABRANCH_LARGE=all` it prints the wall time and peak memory of the largest graphs once, instead of sampling;
-//! with `chain`, `layered`, `towers` or `scattered` in place of `all`, only those of this graph.
+//! with `chain`, `layered`, `towers` or `scattered` in place of `all`, it measures only the graph of this name.
 #![allow(clippy::print_stdout)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -15,7 +15,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The allocator of the server programs.
+/// mimalloc, which is also the allocator of the server programs.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -89,7 +89,7 @@ fn op(name: &str) -> Result<&'static Op> {
     ops::lookup(name).ok_or_else(|| format!("no op {name}").into())
 }
 
-/// Returns a chain of `size` nodes; each thousand nodes are on the next of the devices, in turn.
+/// Returns a chain of `size` nodes. The device changes after every 1000 nodes, and the devices are used in rotation.
 fn chain(size: usize, devices: usize) -> Result<Graph> {
     let mut builder = GraphBuilder::new(devices, size)?;
     let (constant, identity) = (op("Const")?, op("Identity")?);
@@ -101,8 +101,9 @@ fn chain(size: usize, devices: usize) -> Result<Graph> {
     builder.finish()
 }
 
-/// Returns layers of a thousand nodes, cut into one block of columns for each device. One in `far` inputs comes from a
-/// random node of the previous layer, all others from the node in the same column.
+/// Returns a graph of layers of 1000 nodes each. The nodes of a layer are divided into one block of columns for each
+/// device. On average, one in `far` inputs comes from a random node of the previous layer, and every other input from
+/// the node in the same column.
 fn layers(size: usize, devices: usize, far: usize) -> Result<Graph> {
     const WIDTH: usize = 1000;
     let mut builder = GraphBuilder::new(devices, size)?;
@@ -128,8 +129,8 @@ fn layers(size: usize, devices: usize, far: usize) -> Result<Graph> {
     builder.finish()
 }
 
-/// Returns a tower of blocks on each device. Each block reads a variable that is usually on another device, connected
-/// by a resource edge.
+/// Returns a graph with a tower of blocks on each device. Each block reads a variable that is usually on another
+/// device, connected by a resource edge.
 fn towers(size: usize, devices: usize) -> Result<Graph> {
     let mut builder = GraphBuilder::new(devices, size)?;
     let (constant, add, identity) = (op("Const")?, op("AddV2")?, op("Identity")?);
@@ -158,8 +159,8 @@ fn towers(size: usize, devices: usize) -> Result<Graph> {
     builder.finish()
 }
 
-/// Returns layers like [`layered`], where every input comes from a random node of the previous layer, so that most
-/// edges cross devices.
+/// Returns a graph like that of [`layered`], but with every input from a random node of the previous layer, so that
+/// most edges cross devices.
 fn scattered(size: usize, devices: usize) -> Result<Graph> {
     layers(size, devices, 1)
 }
@@ -172,8 +173,8 @@ type Make = fn(usize, usize) -> Result<Graph>;
 
 const GRAPHS: &[(&str, Make)] = &[("chain", chain), ("layered", layered), ("towers", towers)];
 
-/// The graph with the most edges across devices, measured once at the largest size; no user would place a graph in this
-/// way.
+/// The graph with the most edges between devices, measured once at the largest size; users do not place graphs in such
+/// a random way.
 const WORST_CASE: (&str, Make) = ("scattered", scattered);
 
 fn placed(graph: &Graph, set: &DeviceSet) -> Result<Placement> {

@@ -21,8 +21,8 @@ fn main() -> support::Fallible {
     }
 }
 
-/// Trains a variable on the parameter server towards 3 from the worker, and prints the ops that each device
-/// ran.
+/// Trains a variable on the parameter server towards the value 3, with the gradients computed on the worker,
+/// and prints the ops that each device ran.
 fn train(target: &str) -> support::Fallible {
     let root = Scope::new();
     let strategy = Strategy::ParameterServer {

@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         },
     )?;
 
-    // Run steps in a session, which holds the graph.
+    // Open a session, which holds the graph, and run steps in it.
     let session = Session::local(scope.finish()?)?;
     session.run(&[], &[], &[training.initialize])?;
     let xs: Vec<f32> = (0..POINTS).map(|i| i as f32 / POINTS as f32).collect();

@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     scope.op("Sqrt").name("anywhere").input(value).node();
     let graph = scope.finish()?;
 
-    // The devices of the cluster, one CPU for each task, as the master of /job:worker/task:1 sees them.
+    // The devices of the cluster, one CPU for each task. The master's own task is /job:worker/task:1.
     let tasks = [("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)];
     let device = |(job, index): (&str, u32)| DeviceName::new(&TaskName::new(job, index), "CPU", 0);
     let devices = DeviceSet::new(tasks.into_iter().map(device).zip(1..));

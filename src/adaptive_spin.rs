@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Number of spin iterations between two reads of the clock, which take some microseconds.
+/// Number of spin iterations, which together take some microseconds, between two reads of the clock.
 const ROUNDS_PER_CHECK: usize = 64;
 const STACK_BYTES: usize = 64 << 10;
 /// Number of spin lengths to choose from: the longest one, half of it, a quarter of it, and so on.
 const SPIN_LENGTHS: usize = 4;
-/// Divisor of the decay of balances: at each pause a balance loses a sixteenth of its value, so that earlier pauses
-/// weigh less.
+/// Divisor of the decay of the balances of the spin lengths: at each pause of the RPC threads a balance loses a
+/// sixteenth of its value, so that earlier pauses weigh less.
 const DECAY: i64 = 16;
 /// Upper limit of the configured spin length.
 const MAX_SPIN: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ pub(crate) struct AdaptiveSpin {
 #[derive(Debug)]
 struct SpinState {
     start: Instant,
-    /// Maximum length of a spin.
+    /// Maximum length of a spin, in nanoseconds.
     longest: u64,
     /// Time at which an RPC thread was last parked.
     parked_at: AtomicU64,
@@ -87,8 +87,8 @@ impl SpinState {
         self.balances.iter().enumerate().map(|(i, balance)| (self.longest >> i, balance))
     }
 
-    /// Records that an RPC thread is parked, and chooses the length of the spin. Returns whether a core should be kept
-    /// awake.
+    /// Records that an RPC thread is parked, and chooses the length of the spin. Returns whether the spinning thread
+    /// should spin.
     fn park_at(&self, now: u64) -> bool {
         self.parked_at.store(now, Ordering::Relaxed);
         let (mut best, mut length) = (0, 0);
@@ -103,7 +103,8 @@ impl SpinState {
         length > 0
     }
 
-    /// Records that an RPC thread runs again, and updates the balance of each spin length with the length of the pause.
+    /// Records that an RPC thread runs again, and updates the balance of each spin length by the time since a thread
+    /// was last parked.
     fn unpark_at(&self, now: u64) {
         let pause = now.saturating_sub(self.parked_at.load(Ordering::Relaxed));
         for (length, balance) in self.spin_lengths() {
@@ -120,12 +121,12 @@ impl SpinState {
 
     fn spin(&self) {
         if let Err(error) = set_idle_priority() {
-            // With normal priority the spinning thread would take time from other threads.
+            // Without idle priority, the spinning thread would take time from other threads, so it ends.
             return tracing::info!(%error, "the adaptive spin is disabled: the system does not support threads of idle priority");
         }
         loop {
-            // A core that runs this thread takes over no other work, and a computing thread may need the
-            // core.
+            // The core that runs this thread takes over no threads that wait for other cores, and a computing thread
+            // may need the core.
             while self.should_spin_at(self.now()) && !Pool::is_computing() {
                 (0..ROUNDS_PER_CHECK).for_each(|_| std::hint::spin_loop());
             }
@@ -138,8 +139,8 @@ impl SpinState {
 mod tests {
     use super::*;
 
-    /// Simulates pauses of these lengths one after the other. Returns for how long a core is kept awake in the last
-    /// pause.
+    /// Simulates pauses of the given lengths in nanoseconds, one after the other. Returns the length of the spin in the
+    /// last pause.
     fn last_spin_after(state: &SpinState, pauses: impl IntoIterator<Item = u64>) -> u64 {
         let (mut now, mut awake) = (state.parked_at.load(Ordering::Relaxed), 0);
         for pause in pauses {

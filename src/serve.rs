@@ -69,16 +69,16 @@ pub struct ServeFlags {
     pub stop_with_stdin: bool,
 }
 
-/// Number of threads for each core that place, split and compile graphs. Several threads keep a large graph from
-/// delaying small ones; more than these would only use memory, because the threads compute without waiting.
+/// Number of threads per core that place, partition and compile graphs. Several threads keep a large graph from
+/// delaying small ones; a larger number would only use memory, because the threads compute without waiting.
 const PLANNING_THREADS_PER_CORE: usize = 2;
 const MAX_PLANNING_THREADS: usize = 32;
 /// Time after which an idle planning thread ends and frees its memory.
 const PLANNING_THREAD_KEEP_ALIVE: Duration = Duration::from_secs(2);
 
-/// Number of cores for each thread that serves RPCs and links between tasks, up to `MAX_RPC_THREADS` threads. On two
-/// cores, a second thread would be woken along with the first, mostly without work, which makes a step between tasks a
-/// tenth slower.
+/// Number of cores per thread that serves RPCs and links between tasks, up to `MAX_RPC_THREADS` threads. On two cores,
+/// a second thread would be woken along with the first, mostly without work, which makes a step between tasks a tenth
+/// slower.
 const CORES_PER_RPC_THREAD: usize = 2;
 const MAX_RPC_THREADS: usize = 4;
 
@@ -177,8 +177,8 @@ async fn serve(
             () = server.wait_until_superseded() => has_yielded.store(true, Ordering::Relaxed),
         }
     });
-    // The `Standby` is not dropped while this process serves: it holds open the port by which the other process of the
-    // task sees that this one lives.
+    // The `Standby` is kept while this process serves, because it holds the port open by which the other process of the
+    // task detects that this process is alive.
     let (listener, _standby) = match (listener, &replica) {
         (Some(listener), _) => (listener, None),
         (None, Some(replica)) => tokio::select! {
@@ -229,8 +229,8 @@ fn watch_stdin(ended: Arc<Notify>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The time that the first process of a task with a standby waits for the other process to serve, before it serves
-/// itself. The second process waits longer, so that the first serves if both start together.
+/// The time for which the first process of a task with a standby waits for the other process to serve, before it serves
+/// itself. The second process waits longer, so that the first process serves if both start together.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const SECOND_WAIT: Duration = Duration::from_secs(3);
 /// Delay between two attempts to listen.
@@ -321,7 +321,7 @@ impl ListenAddress {
     }
 }
 
-/// Maximum connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
 fn bind_socket(address: SocketAddr) -> io::Result<TcpSocket> {

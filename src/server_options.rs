@@ -14,7 +14,7 @@ pub struct ServerOptions {
     pub threads: Option<usize>,
     pub visible_gpus: Option<GpuSelection>,
     pub gpu_memory_fraction: Option<f64>,
-    /// Set if the `tf.ConfigProto` has device filters, which have no effect on a server, as in TensorFlow.
+    /// True if the `tf.ConfigProto` has device filters, which have no effect on a server, as in TensorFlow.
     pub has_ignored_filters: bool,
     /// Defaults of the options of the server's sessions.
     pub session_config: pb::ConfigProto,
@@ -56,7 +56,7 @@ impl ServerOptions {
             // GPU memory grows on demand unless a flag disables this, so `allow_growth` requests nothing more.
             gpus.allow_growth = false;
         }
-        // A server's device filters do not apply to sessions, which have their own.
+        // A server's device filters do not apply to its sessions, which have their own filters.
         server.has_ignored_filters = !std::mem::take(&mut config.device_filters).is_empty();
         server.session_config = config;
         Ok(server)

@@ -59,7 +59,7 @@ pub struct TaskIdentity {
 /// The role of a process in a task that two processes can serve, one at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// True for the process that serves if both processes have just started.
+    /// True for the process that serves if both processes of the task have just started.
     pub is_first: bool,
     /// The address on which the other process listens when it serves.
     pub other: String,
@@ -90,7 +90,7 @@ impl TaskFlags {
         Ok(TaskIdentity { cluster, task, address, replica })
     }
 
-    /// Returns the cluster and the task as given, in which standbys still count as tasks of their own.
+    /// Returns the cluster and the task as configured, in which each standby still counts as a separate task.
     fn resolve_task(&self, default_job: Option<&str>) -> Result<(Cluster, TaskName), String> {
         let (cluster, configured) = self.cluster()?;
         let job = self.job.as_deref().or(configured.as_ref().map(|t| &*t.job)).or(default_job);
@@ -103,8 +103,8 @@ impl TaskFlags {
         Ok((cluster, task))
     }
 
-    /// Returns the cluster that the flags or else `TF_CONFIG` describe, and the task that `TF_CONFIG` or a whole
-    /// TF_CONFIG in `--cluster` names, if any.
+    /// Returns the cluster and, if it is given, the task. The cluster comes from the flags or else from `TF_CONFIG`,
+    /// the task from a TF_CONFIG in `--cluster` or else from `TF_CONFIG`.
     fn cluster(&self) -> Result<(Cluster, Option<TaskName>), String> {
         let configured = self.tf_config.as_deref().map(Cluster::from_tf_config).transpose();
         let configured = configured.map_err(|e| format!("TF_CONFIG: {e}"))?;

@@ -1,7 +1,7 @@
-//! GPU tests. On a machine with a GPU: each kernel of the GPU's table is compared with the CPU's on random inputs and
-//! edge cases, in poisoned memory, and in CUDA graphs with itself; training, lack of memory, and interrupted steps and
-//! processes are tested, too. On a machine without a GPU: the documented behaviour without GPUs, the test cases on the
-//! CPU alone, and whole programs with a CPU in place of the GPU.
+//! GPU tests. On a machine with a GPU: each kernel of the GPU's table must give the CPU kernel's results on random
+//! inputs and edge cases, in poisoned memory, and must give the same results in a CUDA graph; training, lack of
+//! memory, and interrupted steps and processes are tested, too. On a machine without a GPU: the documented behaviour
+//! without GPUs, the test cases on the CPU alone, and whole programs with a CPU in place of the GPU.
 //!
 //! `scripts/gpu-suite` runs these tests on machines with a GPU and without Rust.
 #![cfg(feature = "cuda")]
@@ -35,7 +35,7 @@ use graph::TaskName;
 use std::sync::Arc;
 use support::Fallible;
 
-/// Largest number of elements of inputs in tests of CUDA graphs: `None`, unlimited.
+/// Largest number of elements of inputs in tests of CUDA graphs; `None` means no limit.
 const MOST_ELEMENTS: Option<usize> = None;
 
 /// Returns the machine's first GPU; without a GPU, prints that nothing is tested and returns `None`.
@@ -46,12 +46,13 @@ fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<Device>>> {
             eprintln!("not tested, because there is no GPU: {error}");
             Ok(None)
         }
-        // The suite is run only on machines that should have a GPU, so a missing GPU is an error.
+        // `scripts/gpu-suite` runs only on machines that should have a GPU, so a missing GPU is an error.
         Err(error) => Err(error.into()),
     }
 }
 
-/// Returns a server in this process, on which whole programs run, and its first GPU or, without a GPU, its CPU.
+/// Returns a server in this process, on which whole programs run, and the name of its first GPU or, without a GPU, of
+/// its CPU.
 fn machine() -> Fallible<(train::Master, &'static str)> {
     let has_gpu = first_gpu(&GpuOptions::default())?.is_some();
     let server = Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?;
@@ -59,7 +60,7 @@ fn machine() -> Fallible<(train::Master, &'static str)> {
     Ok((train::Master::InProcess(Arc::new(server)), device))
 }
 
-/// Returns the command `anabranch`, from the build or from the path that the suite sets.
+/// Returns the command `anabranch`, from this build or from the path that `scripts/gpu-suite` sets.
 fn anabranch() -> std::process::Command {
     let brought = std::env::var_os("ANABRANCH_BIN");
     std::process::Command::new(brought.unwrap_or_else(|| env!("CARGO_BIN_EXE_anabranch").into()))

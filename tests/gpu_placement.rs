@@ -1,4 +1,4 @@
-//! Placement of training programs on tasks with pretended GPUs, with the kernel tables of this build.
+//! Placement of training programs on tasks that only claim to have GPUs, with the kernel tables of this build.
 #![cfg(feature = "cuda")]
 
 use graph::{DType, DeviceName, Graph, Output, PartialShape, Scope, TaskName, Tensor};
@@ -30,7 +30,7 @@ fn task(gpus: u32) -> DeviceSet {
     DeviceSet::new(devices.zip(1..)).with_local(task)
 }
 
-/// A training program with towers.
+/// The graph of a training program with towers.
 struct Towers {
     graph: Graph,
     /// The handles of the variables.
@@ -109,8 +109,8 @@ fn towers_and_variables_are_placed_as_requested() -> Fallible {
 
 #[test]
 fn nccl_gradients_leave_their_gpu_once() -> Fallible {
-    // The number of gradients sent to the variables' device: those of `w` and `b` from each of two towers, or only the
-    // sum of each.
+    // `crossing` is the number of gradients sent to the variables' device: the gradients of `w` and `b` from both
+    // towers, or only the sums of the gradients of `w` and of `b`.
     for (averaging, crossing) in [(Averaging::OnVariableDevice, 4), (Averaging::Nccl, 2)] {
         let Towers { graph, .. } = towers("/device:CPU:0", &Optimizer::gradient_descent(0.1), averaging)?;
         let graph = placed(&graph, 2, false)?;
@@ -135,7 +135,8 @@ fn tower_on_a_missing_gpu_is_an_error_with_its_name() -> Fallible {
     let Towers { graph, .. } = towers("/device:CPU:0", &Optimizer::gradient_descent(0.1), Averaging::Nccl)?;
     let error = placed(&graph, 1, false).err().ok_or("it was placed")?.to_string();
     assert!(error.contains("/device:GPU:1"), "{error}");
-    // Soft placement moves an op to the CPU only if the CPU has a kernel for it, and it has none for `NcclAllReduce`.
+    // Soft placement moves an op to the CPU only if the CPU has a kernel for it; the CPU has no kernel for
+    // `NcclAllReduce`.
     let error = placed(&graph, 0, true).err().ok_or("it was placed")?.to_string();
     assert!(error.contains("No OpKernel was registered to support Op 'NcclAllReduce'"), "{error}");
     Ok(())
@@ -149,7 +150,7 @@ fn embedded_loss(scope: &Scope, variables: &Variables, batch: &[Output]) -> Outp
     loss(scope, variables, &[scope.add(rows, batch[0]), batch[1]])
 }
 
-/// Builds a whole program that trains and saves.
+/// Builds the graph of a whole program, which trains a model and saves checkpoints.
 fn program(
     strategy: &Strategy,
     optimizer: &Optimizer,

@@ -142,8 +142,8 @@ fn models(device: &str) -> Fallible<Vec<Model>> {
     ])
 }
 
-/// Number of steps after which results are compared with the CPU's. It is small, because rounding differences grow in
-/// each step in which an activation is near 0.
+/// Number of steps after which results on the GPU are compared with results on the CPU. It is small, because rounding
+/// differences grow in each step in which an activation is near 0.
 const COMPARED: i64 = 2;
 
 /// Number of steps that suffices for the capture and the replay of a CUDA graph.
@@ -170,7 +170,7 @@ fn models_train_equally_on_cpu_and_gpu_and_with_graphs() -> Fallible {
     Ok(())
 }
 
-/// Feeds 32-bit integers, which stay on the host. The integers are the indices of a gather on the GPU and of a scatter
+/// Feeds 32-bit integers, which stay in host memory. They are the indices of a gather on the GPU and of a scatter
 /// update.
 #[test]
 fn fed_indices_are_usable_on_gpu_and_host() -> Fallible {
@@ -305,7 +305,7 @@ fn gpu_elements_reach_iterators_of_other_gpus_but_not_of_the_cpu() -> Fallible {
     Ok(())
 }
 
-/// Returns the master and device on which the tests of `checkpoints` and `elements` run here.
+/// Returns the master and device on which the tests of the modules `checkpoints` and `elements` run in this program.
 fn machine() -> Fallible<(Master, &'static str)> {
     Ok((Machine::with_gpu(true)?.master, "/device:GPU:0"))
 }

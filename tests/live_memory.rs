@@ -1,6 +1,6 @@
 //! Steps, sessions, clients and distinct steps leave no allocations behind. A global allocator counts the live blocks
-//! while the servers of a cluster run in this process. `tests/session_load.rs` finds a leak into a table that is one
-//! growing block.
+//! while the servers of a cluster run in this process. A leak into a growing table, which is a single block, is found
+//! by `tests/session_load.rs` instead.
 
 mod support;
 
@@ -54,15 +54,15 @@ const ITEMS_PER_BLOCK: i64 = 4;
 /// could leak, the state of a step in a worker, has more than 128 bytes.
 const BYTES_PER_ITEM: i64 = 128;
 
-/// Longest time until a round leaves nothing behind. Each HTTP/2 connection keeps a table of up to 4,096 bytes of
-/// headers in each direction. Each answer adds its date, so the tables are full after at most 63 seconds. Buffers also
-/// keep the size of the largest message so far.
+/// Longest time until a round of operations must leave no memory behind. Each HTTP/2 connection keeps a table of up to
+/// 4,096 bytes of headers in each direction. Each answer adds its date to the table, so the tables are full after at
+/// most 63 seconds. Buffers also keep the size of the largest message so far.
 const WARM_UP: Duration = Duration::from_secs(90);
 
-/// Longest time for deferred work to end.
+/// Longest wait for the deferred work of a round to end.
 const SETTLE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Time without a change of the counts after which all work counts as ended.
+/// Time without a change of the counts of blocks and bytes after which all deferred work counts as ended.
 const QUIET: Duration = Duration::from_millis(300);
 
 /// Returns the numbers of blocks and bytes in use.

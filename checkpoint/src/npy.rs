@@ -74,7 +74,7 @@ pub fn encode(tensor: &Tensor) -> Result<Bytes> {
     let sizes: String = tensor.shape().iter().map(|d| format!("{d}, ")).collect();
     let mut header =
         format!("{{'descr': '{described}', 'fortran_order': False, 'shape': ({}), }}", sizes.trim_end());
-    // The data starts at a multiple of 64 bytes.
+    // The elements start at a multiple of 64 bytes in the file.
     let unpadded = MAGIC.len() + 4 + header.len() + 1;
     header.extend(std::iter::repeat_n(' ', unpadded.next_multiple_of(64) - unpadded));
     header.push('\n');

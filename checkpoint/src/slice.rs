@@ -182,7 +182,7 @@ impl SliceSpec {
         Ok(SliceSpec { shape, slice })
     }
 
-    /// Returns the shape of the slice.
+    /// Returns the shape of the tensor that the slice contains.
     pub fn slice_shape(&self) -> Result<Shape> {
         self.slice.shape_in(&self.shape)
     }

@@ -102,7 +102,7 @@ fn widened(dtype: DType, element: &[u8]) -> i64 {
 /// Decodes a tensor from the value field of its type, which must list every element.
 ///
 /// # Errors
-/// `Malformed` if the number of values does not match the shape, or they are of another type.
+/// `Malformed` if the number of values does not match the shape, or the values are of another type.
 pub(crate) fn read_values(proto: &[u8], dtype: DType, shape: Shape) -> Result<Tensor, Malformed> {
     let values = Values::read(proto, dtype)?;
     let tensor = match dtype {

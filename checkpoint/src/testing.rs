@@ -21,7 +21,7 @@ impl TempDir {
         &self.0
     }
 
-    /// Returns the names of the files, sorted.
+    /// Returns the sorted names of the files in the folder.
     pub(crate) fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = std::fs::read_dir(&self.0)
             .into_iter()

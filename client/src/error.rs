@@ -22,7 +22,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the status code of the error.
+    /// Returns the status code of the error, as TensorFlow's clients know it.
     pub fn code(&self) -> Code {
         match self {
             Error::Status(status) => status.code,

@@ -8,7 +8,7 @@ use std::sync::{OnceLock, mpsc};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 
-/// Returns the runtime's handle.
+/// Returns the handle of the shared runtime, which the first call starts.
 ///
 /// # Errors
 /// `Internal` if the operating system cannot start its threads.
@@ -33,7 +33,7 @@ pub(crate) fn handle() -> Result<&'static Handle> {
 pub(crate) fn wait<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Result<T> {
     let (answer, answered) = mpsc::sync_channel(1);
     handle()?.spawn(async move {
-        // The receiver is gone only if the waiting thread is.
+        // Sending fails only if the waiting thread has ended.
         let _ = answer.send(future.await);
     });
     answered

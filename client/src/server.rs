@@ -95,7 +95,7 @@ fn worker_config(config: &ServerConfig) -> WorkerConfig {
 }
 
 impl Server {
-    /// Creates the devices and the links to the other tasks, without connecting.
+    /// Creates a server with its devices and the links to the other tasks, without connecting to them.
     pub fn new(config: ServerConfig) -> Result<Server> {
         let _in_runtime = runtime::handle()?.enter();
         Ok(Server::in_runtime(config)?)
@@ -108,7 +108,7 @@ impl Server {
         Ok(Server::over(worker, config)?)
     }
 
-    /// Creates a server for a caller inside a tokio runtime, which runs the server's calls.
+    /// Creates a server from inside a tokio runtime, on which the server's calls run.
     pub fn in_runtime(config: ServerConfig) -> Result<Server, Status> {
         let worker = Worker::new(worker_config(&config))?;
         Server::over(worker, config)

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 pub struct SessionOptions {
     /// TensorFlow's session options.
     pub config: pb::ConfigProto,
-    /// Time limit for connecting to the master, and for the master to connect to its workers. Without a limit
-    /// the master's own applies (60 s unless configured).
+    /// Time limit for connecting to the master, and for the master to connect to its workers. If absent, the master's
+    /// own limit applies (60 s unless configured).
     pub deadline: Option<Duration>,
 }
 
@@ -131,7 +131,7 @@ impl Session {
         Ok(targets.iter().fold(step, |step, node| step.target(*node)).run()?.values)
     }
 
-    /// Returns the builder of a step.
+    /// Starts to build a step, which [`Step::run`] runs.
     pub fn step(&self) -> Step<'_> {
         Step::new(self)
     }
@@ -180,7 +180,7 @@ impl Session {
         self.state.lock().closed
     }
 
-    /// Returns the master, or an error if the session is closed.
+    /// Returns the session's master, or an error if the session is closed.
     pub(crate) fn master(&self) -> Result<Arc<dyn MasterLink>> {
         drop(self.open_state()?);
         Ok(self.master.clone())
@@ -199,7 +199,7 @@ impl Session {
         outputs.iter().map(|o| self.name_of(&(*o).into())).collect()
     }
 
-    /// Returns the names of target nodes.
+    /// Returns the names of target nodes, for a request to the master.
     pub(crate) fn targets_of(&self, nodes: &[NodeId]) -> Result<Vec<String>> {
         let bare = |name: String| name.rsplit_once(':').map_or(name.clone(), |(node, _)| node.to_owned());
         nodes.iter().map(|n| Ok(bare(self.name_of(&TensorRef::Output((*n).into()))?))).collect()

@@ -41,7 +41,7 @@ pub struct Step<'a> {
 pub struct StepOutcome {
     /// The fetched values, in the order of the fetches.
     pub values: Vec<Tensor>,
-    /// The records that the run options asked for.
+    /// The records of the step that the run options asked for, such as a trace.
     pub metadata: Option<pb::RunMetadata>,
 }
 
@@ -51,13 +51,13 @@ impl<'a> Step<'a> {
         Step { session, request: Ok(request), timeout: None }
     }
 
-    /// Adds a feed: `value` replaces the tensor.
+    /// Adds a feed: in this step, `value` replaces the computed value of the tensor.
     pub fn feed(self, tensor: impl Into<TensorRef>, value: impl Into<Tensor>) -> Step<'a> {
         let value = value.into();
         self.with_name(tensor.into(), |request, name| request.feeds.push((name, value)))
     }
 
-    /// Adds a fetch of a tensor's value.
+    /// Adds a fetch: the step returns the value of the tensor.
     pub fn fetch(self, tensor: impl Into<TensorRef>) -> Step<'a> {
         self.with_name(tensor.into(), |request, name| request.fetches.push(name))
     }

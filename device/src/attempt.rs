@@ -25,7 +25,8 @@ pub trait Attempt<S, R>: Send {
     /// Continues the operation as far as the state allows.
     fn advance(&mut self, state: &mut S) -> Progress<R>;
 
-    /// Returns to the state everything that the attempt has taken, because it ends unfinished.
+    /// Gives back to the state everything that the attempt has taken from it; called if the attempt is cancelled before
+    /// its end.
     fn undo(&mut self, _state: &mut S) {}
 }
 
@@ -47,7 +48,7 @@ pub struct AttemptQueues<S, R> {
 
 struct Shared<S, R> {
     inner: Mutex<Guarded<S, R>>,
-    /// The object's record in a journal; empty if the object has no replica.
+    /// The record in the journal that notes changes of the state; empty if the state is not replicated.
     record: OnceLock<Record>,
 }
 
@@ -66,11 +67,11 @@ struct Waiter<S, R> {
     registration: Option<Registration>,
 }
 
-/// Attempts that have ended, whose callbacks are called after the lock is released.
+/// Attempts that have ended, with their results; their callbacks are called after the lock is released.
 type Ended<S, R> = Vec<(Waiter<S, R>, Result<R>)>;
 
 impl<S: Send + 'static, R: Send + 'static> AttemptQueues<S, R> {
-    /// Creates the state with a number of queues, each served in order.
+    /// Creates `queues` empty queues of attempts on `state`. The attempts of one queue end in the order of arrival.
     pub fn new(state: S, queues: usize) -> AttemptQueues<S, R> {
         AttemptQueues::with_queues(state, queues, true)
     }
@@ -87,9 +88,9 @@ impl<S: Send + 'static, R: Send + 'static> AttemptQueues<S, R> {
         AttemptQueues { shared: Arc::new(Shared { inner, record: OnceLock::new() }) }
     }
 
-    /// Makes the journal of `record` note all changes of the object from now on.
+    /// Makes the journal of `record` note all changes of the state from now on.
     pub fn attach(&self, record: Record) {
-        // An object is in one store, so the record is set once.
+        // The state belongs to a resource of one store, so the record is set only once.
         let _is_first = self.shared.record.set(record);
     }
 
@@ -142,8 +143,8 @@ impl<S: Send + 'static, R: Send + 'static> AttemptQueues<S, R> {
 
     /// Registers an attempt to be ended when its step is cancelled.
     fn end_on_cancellation(&self, queue: usize, id: u64, cancellation: &Cancellation) {
-        // The callback keeps the object alive, so that a cancellation ends waiting attempts even after the object's
-        // container was cleared.
+        // The callback keeps the state alive, so that a cancellation ends waiting attempts even after the resource with
+        // the state was removed from its store.
         let shared = self.shared.clone();
         let end = move |reason: &Error| shared.cancel(queue, id, reason.clone().derived());
         match cancellation.register(end) {
@@ -180,7 +181,7 @@ impl<S: Send + 'static, R: Send + 'static> AttemptQueues<S, R> {
 }
 
 impl<S, R> Shared<S, R> {
-    /// Locks the state for a change, which the journal notes.
+    /// Locks the state for a change, and notes the change in the journal if the state is replicated.
     fn lock(&self) -> MutexGuard<'_, Guarded<S, R>> {
         let Some(record) = self.record.get() else { return self.inner.lock() };
         let _collection_guard = record.delay_collection();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 type Callback = Box<dyn FnOnce(&Error) + Send>;
 
-/// The cancellation state of a step. The first reason is kept; later ones are ignored.
+/// The cancellation state of a step. The first reason is kept; later reasons are ignored.
 #[derive(Default)]
 pub struct Cancellation {
     cancelled: AtomicBool,

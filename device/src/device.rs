@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 pub use graph::device::DeviceAttributes;
 
-/// A device of a task. Several devices may have one processor; they either share a resource store or have a store each.
+/// A device of a task. Several devices may use the same processor; they either use the same resource store or have one
+/// store each.
 #[derive(Clone, Debug)]
 pub struct Device {
     attributes: DeviceAttributes,
@@ -55,12 +56,12 @@ impl Device {
         &self.attributes
     }
 
-    /// Returns the full name.
+    /// Returns the device's full name, such as `/job:worker/replica:0/task:1/device:GPU:0`.
     pub fn name(&self) -> &DeviceName {
         &self.attributes.name
     }
 
-    /// Returns the resources of the device.
+    /// Returns the store of the device's resources: variables, queues, tables and other objects that outlive a step.
     #[inline]
     pub fn resources(&self) -> &ResourceStore {
         &self.resources
@@ -72,7 +73,7 @@ impl Device {
         &*self.processor
     }
 
-    /// Returns the kernels of the device.
+    /// Returns the table of the kernels that compute the device's nodes.
     pub fn kernels(&self) -> &'static KernelTable {
         self.kernels
     }
@@ -92,8 +93,8 @@ pub trait Processor: Any + Send + Sync + fmt::Debug {
     /// Moves a tensor of this processor into host memory.
     fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>);
 
-    /// Returns a tensor that stays valid after its step: a copy if a captured graph owns its memory, else the tensor
-    /// itself.
+    /// Returns a tensor that stays valid after its step: a copy if its memory belongs to a graph captured by a
+    /// [`SegmentRunner`], else the tensor itself.
     ///
     /// # Errors
     /// `ResourceExhausted`, and errors of the device.
@@ -128,8 +129,8 @@ pub trait Processor: Any + Send + Sync + fmt::Debug {
         false
     }
 
-    /// Waits until all work enqueued so far has run. The default implementation does nothing: it is for processors
-    /// whose kernels run to their end on the calling thread.
+    /// Waits until all work enqueued so far has run. The default implementation does nothing: it suits processors whose
+    /// kernels run to their end on the calling thread.
     ///
     /// # Errors
     /// The error of the device.
@@ -149,7 +150,8 @@ pub trait Processor: Any + Send + Sync + fmt::Debug {
         false
     }
 
-    /// Returns a runner for a segment, which captures the work of its kernels and enqueues it as one graph.
+    /// Returns a runner for a segment of kernels. The runner captures the work that the kernels enqueue, and enqueues
+    /// it again as one graph.
     ///
     /// # Errors
     /// `Unimplemented` if the processor does not capture segments; the reason if the device cannot be opened.
@@ -193,7 +195,8 @@ pub trait DeviceMemory: Any + Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
-    /// Returns the buffer that starts with this block and that other processes can map; `None` if they cannot map it.
+    /// Returns the buffer, mappable by other processes, at whose start this block is; `None` if they cannot map the
+    /// block.
     fn shared_block(&self) -> Option<&dyn SharedBlock> {
         None
     }

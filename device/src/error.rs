@@ -3,7 +3,7 @@
 use graph::{Code, Node};
 use std::any::Any;
 
-/// An error of a step, with the name of the node that failed once that is known.
+/// An error of a step, with the name of the failed node if it is known.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// The failure of a node's kernel, or of a function that the kernel called. Clients parse the tag with the node's

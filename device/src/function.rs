@@ -30,7 +30,7 @@ pub trait Functions: Send + Sync + fmt::Debug {
 
 /// A function with values for its attributes, on one device. A kernel may keep it and call it in any step.
 pub trait Function: Send + Sync + fmt::Debug {
-    /// Returns the function's definition.
+    /// Returns the function's definition in the library of the graph.
     fn def(&self) -> &Arc<FunctionDef>;
 
     /// Returns the dtypes of the arguments.
@@ -116,7 +116,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Creates a call at this nesting depth, with `returns` results that are not set yet.
+    /// Creates a call at nesting depth `depth`, with `returns` results that are not set yet.
     pub fn new(depth: u32, args: SmallVec<[Value; 4]>, returns: usize) -> Call {
         let returns = SmallVec::from_elem(Value::None, returns);
         Call { depth, args: Mutex::new(args), returns: Mutex::new(returns) }
@@ -144,7 +144,7 @@ impl Call {
         self.args.lock().clear();
     }
 
-    /// Takes the results.
+    /// Takes all results out of the call.
     ///
     /// # Errors
     /// `InvalidArgument` if a result is dead.

@@ -45,18 +45,18 @@ impl FromStr for GpuSelection {
 pub struct GpuOptions {
     /// The GPUs that the process may use.
     pub visible: GpuSelection,
-    /// Fraction of each GPU's memory that may be used, from 0 to 1; 0 is all except a reserve.
+    /// Fraction of each GPU's memory that may be used, from 0 to 1; 0 stands for all of it except a fixed reserve.
     pub memory_fraction: f64,
     /// True to allocate memory as needed, false to reserve all of it when the GPU is first used.
     pub allow_growth: bool,
-    /// True if float32 products and convolutions may round factors to TF32, like TensorFlow's.
+    /// True if matrix products and convolutions of float32 values may round factors to TF32, as in TensorFlow.
     pub tf32: bool,
     /// True to fill memory with [`POISON`] before a kernel gets it, so that tests find elements that a kernel
     /// does not write or reads uninitialised.
     pub poison: bool,
     /// True to capture repeated segments of kernels into CUDA graphs.
     pub graphs: bool,
-    /// True to time NVIDIA's algorithms for each new product or convolution and use the fastest. The choice may
+    /// True to time NVIDIA's algorithms for each new matrix product or convolution and use the fastest. The choice may
     /// differ between processes, and with it the last bits of results.
     pub autotune: bool,
 }
@@ -79,7 +79,7 @@ impl Default for GpuOptions {
     }
 }
 
-/// Bytes reserved for the driver, the libraries and the code of kernels.
+/// Bytes of each GPU's memory that are reserved for the driver, the libraries and the code of kernels.
 const RESERVE: u64 = 512 << 20;
 
 impl GpuOptions {
@@ -103,7 +103,7 @@ impl GpuOptions {
 pub struct LibraryReport {
     /// Name of the library: `libcudnn`.
     pub name: String,
-    /// Purpose of the library.
+    /// A short description of the library's use, such as `products of matrices`.
     pub purpose: &'static str,
     /// The file with its version, or the reason why the library is missing.
     pub found: Result<String, String>,

@@ -167,7 +167,7 @@ impl<T: Resource> fmt::Debug for Owner<T> {
     }
 }
 
-/// Creates a reference to the strings that name an object.
+/// Creates a reference to a tensor of the two strings `[container, name]`, by which older graphs refer to an object.
 pub fn string_handle(container: &str, name: &str) -> Result<Value> {
     let text = |s: &str| Bytes::copy_from_slice(s.as_bytes());
     let strings = Tensor::strings(vec![text(container), text(name)], Shape::new(&[2])?)?;

@@ -1,5 +1,5 @@
-//! Kernels: the functions that compute nodes on a device, the rows that register them, and the context in which they
-//! run.
+//! Kernels: the functions that compute nodes on a device, the rows of kernel tables that register kernels, and the
+//! context in which kernels run.
 
 use crate::cancel::Cancellation;
 use crate::device::{Device, DeviceTensor};
@@ -21,13 +21,14 @@ pub struct KernelDef {
     pub op: &'static str,
     /// Type attributes and the dtypes that the kernel supports for each; attributes not listed may have any value.
     pub types: &'static [(&'static str, &'static [DType])],
-    /// An attribute that a node must have for this row to apply.
+    /// The name of an attribute that a node must have for this row to apply.
     pub mark: Option<&'static str>,
     /// Names of the arguments whose tensors are in host memory on every device; [`ALL_ARGUMENTS`] for all.
     pub host_memory: &'static [&'static str],
     /// Names of the arguments whose tensors may be in host memory or in the device's own; [`ALL_ARGUMENTS`] for all.
     pub any_memory: &'static [&'static str],
-    /// The priority among device types if the node requests no device: the kernel with the highest wins.
+    /// The priority among device types for a node that requests no device: the type with the highest priority is
+    /// chosen.
     pub priority: i32,
     /// True if the kernel always ends sooner than another thread would start: it reads no elements and waits for no
     /// lock.
@@ -35,7 +36,8 @@ pub struct KernelDef {
     /// The extent to which work that the kernel enqueues may be captured and replayed.
     pub capture: CaptureClass,
     pub make: MakeKernel,
-    /// True if graphs may contain the op although it has no kernel: a node fails with the op's name when it runs.
+    /// True if graphs may contain the op although it has no kernel; a node of the op fails, with the op's name, when it
+    /// runs.
     pub is_absent: bool,
 }
 
@@ -150,12 +152,12 @@ pub struct KernelInit<'a> {
     pub inputs: &'a [PortType],
     pub outputs: &'a [PortType],
     pub device: &'a Arc<Device>,
-    /// The functions of the node's graph.
+    /// The functions that kernels of the node's graph may call.
     pub functions: &'a Arc<dyn Functions>,
 }
 
 impl KernelInit<'_> {
-    /// Returns an attribute of the node.
+    /// Returns the value of the node's attribute `name`.
     pub fn attr<T: graph::attr::FromAttr>(&self, name: &str) -> Result<T> {
         Ok(self.node.attr(name)?)
     }
@@ -177,18 +179,18 @@ impl KernelInit<'_> {
         self.attr::<Vec<graph::FuncAttr>>(attr)?.iter().map(|f| self.functions.get(f)).collect()
     }
 
-    /// Returns the dtype of input `i`.
+    /// Returns the dtype of the node's input `i`.
     pub fn input_type(&self, i: usize) -> DType {
         self.inputs[i].dtype
     }
 
-    /// Returns the dtype of output `i`.
+    /// Returns the dtype of the node's output `i`.
     pub fn output_type(&self, i: usize) -> DType {
         self.outputs[i].dtype
     }
 }
 
-/// The kernel of a node.
+/// The kernel of one node: a function that is called for each run of the node.
 pub enum Kernel {
     /// A kernel that has finished when it returns.
     Sync(Box<SyncKernel>),
@@ -225,7 +227,7 @@ impl fmt::Debug for Kernel {
     }
 }
 
-/// The state that all kernels of one step share.
+/// The state that the kernels of one step have in common.
 #[derive(Debug)]
 pub struct Step {
     pub id: i64,
@@ -256,7 +258,7 @@ pub struct KernelContext<'a> {
 }
 
 impl<'a> KernelContext<'a> {
-    /// Returns the node.
+    /// Returns the node that the kernel computes.
     #[inline]
     pub fn node(&self) -> &'a Node {
         self.node
@@ -267,24 +269,24 @@ impl<'a> KernelContext<'a> {
         self.device
     }
 
-    /// Returns the resources of the device.
+    /// Returns the resource store of the device that the kernel runs on.
     #[inline]
     pub fn resources(&self) -> &'a ResourceStore {
         self.device.resources()
     }
 
-    /// Returns the step.
+    /// Returns the state of the step that the kernel runs in.
     pub fn step(&self) -> &'a Arc<Step> {
         self.step
     }
 
-    /// Returns the number of inputs.
+    /// Returns the number of the node's inputs.
     #[inline]
     pub fn num_inputs(&self) -> usize {
         self.inputs.len()
     }
 
-    /// Returns the number of outputs.
+    /// Returns the number of the node's outputs.
     #[inline]
     pub fn num_outputs(&self) -> usize {
         self.outputs.len()
@@ -368,7 +370,7 @@ impl<'a> KernelContext<'a> {
         self.inputs.get_mut(i).map(std::mem::take).unwrap_or_default()
     }
 
-    /// Sets output `i`.
+    /// Sets output `i` to `value`; an earlier value of the output is dropped.
     #[inline]
     pub fn set_output(&mut self, i: usize, value: impl Into<Value>) {
         self.outputs[i].discard();
@@ -430,7 +432,8 @@ fn no_device_tensor(i: usize, input: Option<&Value>) -> Error {
     Error::internal(format!("input {i} is no tensor in the device's memory but {input:?}"))
 }
 
-/// The context of one run of an asynchronous kernel, which owns its inputs and answers through [`AsyncContext::done`].
+/// The context of one run of an asynchronous kernel. The context owns the node's inputs, and the kernel ends the run
+/// with [`AsyncContext::done`].
 pub struct AsyncContext {
     pub node: Arc<Node>,
     pub device: Arc<Device>,

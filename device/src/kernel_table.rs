@@ -17,7 +17,7 @@ pub struct KernelTable {
 
 impl KernelTable {
     /// Creates the kernel table of a device type from the rows of several families of kernels. `is_chained` returns
-    /// whether the kernel of fused chains can compute an op.
+    /// whether the kernel for fused chains of element-wise ops can compute an op.
     pub fn new(
         device_type: &'static str,
         families: &[&'static [KernelDef]],
@@ -40,7 +40,7 @@ impl KernelTable {
         self.by_op.get(op).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns whether the kernel of fused chains can compute the op.
+    /// Returns whether the kernel for fused chains of element-wise ops can compute the op.
     pub fn is_chained(&self, op: &str) -> bool {
         (self.is_chained)(op)
     }
@@ -86,7 +86,7 @@ pub fn no_kernel(tables: &[&KernelTable], node: &Node) -> Error {
     Error::invalid(message).at_node(&node.name)
 }
 
-/// Returns the text that lists an op's kernels in these tables, one a line.
+/// Returns the text that lists an op's kernels in these tables, one per line.
 pub fn registered_kernels(tables: &[&KernelTable], op: &str) -> String {
     let mut kernels = String::new();
     for table in tables {

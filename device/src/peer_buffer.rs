@@ -14,7 +14,7 @@ pub const MIN_SHARED_BYTES: usize = 1 << 18;
 /// A buffer in the memory of another process's device.
 #[derive(Debug)]
 pub struct PeerBuffer {
-    /// The descriptor, kept open because other devices may map the buffer later.
+    /// The file descriptor of the buffer, kept open because other devices may map the buffer later.
     descriptor: File,
     len: usize,
     /// The mappings: one for each device that has mapped the buffer or tried to.
@@ -67,13 +67,13 @@ impl PeerBuffer {
     }
 }
 
-/// A borrowed buffer's link to its lender; dropping it returns the buffer.
+/// A borrowed buffer's connection to the process that owns the buffer; dropping the connection returns the buffer.
 pub trait BufferBorrow: Send + Sync {
-    /// Reports that the device has no access to the buffer, so that the lender shares no further buffers with it.
+    /// Reports that the device cannot access the buffer, so that the owner shares no further buffers with the device.
     fn report_no_access(&self);
 }
 
-/// The memory of a tensor at the start of another process's buffer, borrowed until dropped.
+/// The memory of a tensor at the start of another process's buffer, which is borrowed until this object is dropped.
 pub struct BorrowedMemory {
     window: Arc<PeerBuffer>,
     len: usize,
@@ -81,7 +81,7 @@ pub struct BorrowedMemory {
 }
 
 impl BorrowedMemory {
-    /// Creates the memory of a tensor of `len` bytes; `None` if the buffer is shorter.
+    /// Creates the memory of a tensor of `len` bytes at the start of `window`; `None` if the buffer is shorter.
     pub fn new(window: Arc<PeerBuffer>, len: usize, loan: Box<dyn BufferBorrow>) -> Option<BorrowedMemory> {
         (len <= window.len).then_some(BorrowedMemory { window, len, loan })
     }
@@ -91,12 +91,12 @@ impl BorrowedMemory {
         (memory as &dyn Any).downcast_ref()
     }
 
-    /// Returns the buffer that the memory is in.
+    /// Returns the borrowed buffer, at whose start the memory is.
     pub fn window(&self) -> &Arc<PeerBuffer> {
         &self.window
     }
 
-    /// Reports to the lender that the device has no access to the buffer.
+    /// Reports to the process that owns the buffer that the device cannot access it.
     pub fn report_no_access(&self) {
         self.loan.report_no_access();
     }

@@ -26,18 +26,18 @@ pub struct Pool {
 #[derive(Default)]
 struct Shared {
     waiting: Mutex<VecDeque<Work>>,
-    /// The number of threads that take work from the queue until it is empty: one for each queued piece of work, up to
-    /// the number of threads. Changed with `waiting` locked.
+    /// The number of threads that run, or are about to run, queued work until the queue is empty. Each piece of work
+    /// that is queued adds one, up to the number of threads in the pool. Changed with `waiting` locked.
     runners: AtomicUsize,
 }
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The number of threads of all pools that take work from their queue.
+/// The number of threads, over all pools, that run or are about to run queued work.
 static RUNNERS: AtomicUsize = AtomicUsize::new(0);
 
 impl Pool {
-    /// Creates a pool and starts its threads; at least one.
+    /// Creates a pool of `threads` threads, or of one thread if `threads` is 0, and starts the threads.
     ///
     /// # Errors
     /// `ResourceExhausted` if the threads cannot be started.
@@ -52,12 +52,12 @@ impl Pool {
         Ok(Arc::new(Pool { rayon, shared: Arc::default(), threads }))
     }
 
-    /// Returns the number of threads.
+    /// Returns the number of compute threads in the pool.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Runs a function once on each thread, when that thread next becomes idle.
+    /// Runs a function once on each thread of the pool, when that thread next becomes idle.
     pub fn on_each_thread(&self, something: fn()) {
         self.rayon.spawn_broadcast(move |_| something());
     }
@@ -82,8 +82,9 @@ impl Pool {
         !self.has_idle() && !self.shared.waiting.lock().is_empty()
     }
 
-    /// Runs `work` on this thread, and lets the thread run the [inline tasks](Pool::run_inline) that result, which
-    /// saves waking another thread. A compute thread runs none, because there may be kernels below on its stack.
+    /// Runs `work` on this thread, and lets the thread also run the [inline tasks](Pool::run_inline) that `work`
+    /// starts, which saves waking another thread. A compute thread runs no inline tasks, because kernels may be running
+    /// further down its stack.
     pub fn with_inline_tasks<T>(work: impl FnOnce() -> T) -> T {
         visit::with_inline_tasks(!Pool::is_compute_thread(), work)
     }
@@ -112,8 +113,9 @@ impl Pool {
     }
 }
 
-/// Runs the queued work. If this thread is already running queued work further down its stack, `run` is spawned again
-/// for another thread, because the kernel in between must not be delayed.
+/// Runs queued work until the queue is empty. If this thread already runs queued work further down its stack, a kernel
+/// on the stack is waiting for its parts: `run` is then spawned again for another thread, because the kernel must not
+/// be delayed.
 fn run(shared: Arc<Shared>) {
     let queue = shared.clone();
     if visit::run_queue(move || run_waiting(&queue)).is_none() {
@@ -218,7 +220,7 @@ mod tests {
             pool.spawn(move || {
                 DEPTH.set(DEPTH.get() + 1);
                 deepest.fetch_max(DEPTH.get(), Ordering::Relaxed);
-                // Unequal halves, so that one side always waits for the other.
+                // Two parts of unequal length, so that the thread of the shorter part waits for the longer part.
                 rayon::join(|| spin(5), || spin(200));
                 DEPTH.set(DEPTH.get() - 1);
                 let _ = sender.send(());

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// An object of a [`ResourceStore`].
+/// A type of objects that a [`ResourceStore`] contains, such as variables or queues.
 pub trait Resource: Any + Send + Sync + fmt::Debug {
     /// The name of the resource type, in messages and handles.
     const KIND: &'static str;
@@ -59,7 +59,8 @@ pub struct ResourceStore {
     default_container: Arc<str>,
     containers: Mutex<Containers>,
     removals: AtomicU64,
-    /// The journal, and the store's number in it, if the store has a replica.
+    /// The journal that notes the store's changes, and the store's number in the journal; empty if the store is not
+    /// replicated.
     journal: OnceLock<(Arc<Journal>, u32)>,
 }
 
@@ -97,12 +98,12 @@ impl ResourceStore {
         if name.is_empty() { self.default_container.clone() } else { name.into() }
     }
 
-    /// Returns the resource, or a `NotFound` error that names it.
+    /// Returns the resource `name` of type `T`, or a `NotFound` error that names the resource.
     pub fn lookup<T: Resource>(&self, container: &str, name: &str) -> Result<Arc<T>> {
         self.find(container, name).ok_or_else(|| self.missing(container, name, T::KIND))
     }
 
-    /// Returns the error of a lookup of a resource that does not exist.
+    /// Creates the `NotFound` error for a lookup of a resource that does not exist.
     fn missing(&self, container: &str, name: &str, kind: &str) -> Error {
         let container = self.container(container);
         let message = if self.containers.lock().contains_key(&container) {
@@ -119,7 +120,7 @@ impl ResourceStore {
         self.removals.load(Ordering::Acquire)
     }
 
-    /// Returns the resource, or `None` if there is none.
+    /// Returns the resource `name` of type `T`, or `None` if the container has none.
     pub fn find<T: Resource>(&self, container: &str, name: &str) -> Option<Arc<T>> {
         self.find_object(container, &key::<T>(name))?.downcast::<T>().ok()
     }
@@ -129,12 +130,12 @@ impl ResourceStore {
         Some(containers.get(&self.container(container))?.get(key)?.object.clone())
     }
 
-    /// Marks the store's journal as used, because a resource changes.
+    /// Notes in the store's journal, if there is one, that at least one resource has changed.
     pub(crate) fn mark_used(&self) {
         self.journal.get().into_iter().for_each(|(journal, _)| journal.mark_used());
     }
 
-    /// Returns the resource, created by `make` if there is none.
+    /// Returns the resource `name` of type `T`, created by `make` if the container has none.
     pub fn lookup_or_create<T: Resource>(
         &self,
         container: &str,
@@ -219,7 +220,7 @@ impl ResourceStore {
         true
     }
 
-    /// Removes all resources.
+    /// Removes all resources of the store.
     pub fn clear_all(&self) {
         let all: Vec<Arc<str>> = self.containers.lock().keys().cloned().collect();
         all.iter().for_each(|container| self.clear(container));

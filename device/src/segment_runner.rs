@@ -31,7 +31,7 @@ impl CaptureClass {
         self >= CaptureClass::Work
     }
 
-    /// Returns whether the kernel changes variables.
+    /// Returns whether the kernel changes variables, in place or by assignment.
     pub fn changes(self) -> bool {
         self >= CaptureClass::Updates
     }

@@ -1,4 +1,5 @@
-//! Shared blocks: memory that other processes of this machine may map, and the bookkeeping of its owner.
+//! Shared blocks: memory that other processes of this machine may map, and the state by which its owner tracks the
+//! sharing.
 
 use parking_lot::Mutex;
 use std::fmt;
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Memory that another process can map by a descriptor. The memory is freed when no process uses it any more.
 pub trait SharedBlock: Send + Sync + fmt::Debug {
-    /// Returns the block's bookkeeping.
+    /// Returns the block's sharing state.
     fn sharing(&self) -> &Sharing;
 
     /// Returns the size in bytes.
@@ -33,9 +34,9 @@ pub trait SharedBlock: Send + Sync + fmt::Debug {
 /// The memory that a block is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// Host memory.
+    /// The machine's main memory.
     Host,
-    /// The memory of a device that has its own.
+    /// The memory of a device that has its own, such as a GPU.
     Device,
 }
 

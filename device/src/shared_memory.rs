@@ -2,8 +2,8 @@
 //!
 //! Each block is a sealed memory file: a process that receives its descriptor can map it for reading, and only its
 //! creator can write or shorten it. The system frees it when the last process that has mapped it ends, even by a crash.
-//! Zeros are ordinary memory, which takes no space before it is written, and are converted to a file in place when
-//! another process is to read them.
+//! A block of zeros is ordinary memory at first, which takes no space before it is written, and is converted to a file
+//! in place when another process is to read it.
 
 use crate::shared_block::{MemoryKind, SharedBlock, Sharing};
 use graph::tensor::{Region, Use, set_large_memory};
@@ -25,7 +25,7 @@ const DESCRIPTOR_SHARE: u64 = 2;
 /// The number of file descriptors assumed if the process has no limit.
 const DEFAULT_DESCRIPTORS: u64 = 1 << 20;
 
-/// The size in bytes from which huge pages are requested.
+/// The minimum size in bytes of a block for which huge pages are requested.
 const MIN_HUGE_PAGES_LEN: usize = 4 << 20;
 /// The smallest page size of the system in bytes.
 const PAGE: usize = 4096;
@@ -60,7 +60,7 @@ pub fn is_installed() -> bool {
 /// A shared block that this process has allocated.
 pub struct SharedMemory {
     sharing: Sharing,
-    /// The file; `None` for zeros that no other process reads.
+    /// The memory file and its share of the descriptor limit; `None` for a block of zeros that no other process reads.
     file: Mutex<Option<(File, DescriptorQuota)>>,
     mapping: MmapMut,
 }
@@ -74,7 +74,8 @@ impl SharedMemory {
         let quota = DescriptorQuota::take()?;
         let (file, mapping) = create(len)?;
         if len >= MIN_HUGE_PAGES_LEN {
-            // Most systems refuse, because they give huge pages to shared memory only if configured to.
+            // The result is ignored: most systems refuse, because they give huge pages to shared memory only if
+            // configured to.
             let _ = mapping.advise(Advice::HugePage);
         }
         // Populates all pages at once, because a page fault for each would take longer. If the system refuses, pages

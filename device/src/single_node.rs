@@ -30,8 +30,7 @@ pub fn make_kernel(device: &Arc<Device>, node: &Node) -> Result<Kernel> {
     })
 }
 
-/// Runs a kernel that was created for this node, in a new step. State that the kernel keeps lasts from one run to the
-/// next.
+/// Runs a kernel that was created for this node, in a new step. The kernel keeps its state from one run to the next.
 pub fn run_kernel(
     kernel: &Kernel,
     device: &Arc<Device>,

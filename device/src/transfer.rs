@@ -28,9 +28,9 @@ pub fn to_host(device: &Arc<Device>, value: Value, done: Transfer<Tensor>) {
     }
 }
 
-/// Copies a tensor of the host, or of a device whose tensors this one can [adopt](crate::Processor::adopt), into the
-/// device's memory. A tensor in memory that the device cannot access is only copied to the host. 32-bit integers inside
-/// variants stay on the host, where kernels expect them.
+/// Copies a tensor from host memory, or from a device whose tensors `device` can [adopt](crate::Processor::adopt), into
+/// the memory of `device`. A tensor in memory that `device` cannot access is only copied to host memory. 32-bit
+/// integers inside variants stay on the host, where kernels expect them.
 ///
 /// # Errors
 /// Errors of the transfer; `Internal` if the value is not a tensor.
@@ -101,7 +101,7 @@ fn into_memory(device: &Arc<Device>, value: Value, done: Transfer<Value>) {
     }
 }
 
-/// Copies a tensor of a variant into the device's memory; 32-bit integers stay on the host.
+/// Copies a tensor that is inside a variant into the device's memory; 32-bit integers stay in host memory.
 fn to_variant(device: &Arc<Device>, value: Value, done: Transfer<AnyTensor>) {
     if matches!(&value, Value::Host(tensor) if tensor.dtype() == DType::Int32) {
         return done(AnyTensor::of(value));
@@ -110,7 +110,7 @@ fn to_variant(device: &Arc<Device>, value: Value, done: Transfer<AnyTensor>) {
     into_memory(device, value, Box::new(placed));
 }
 
-/// Returns whether the tensor has variants that were made by a device with its own memory.
+/// Returns whether the tensor contains variants that were made by a device with its own memory.
 pub fn holds_device_elements(tensor: &Tensor) -> bool {
     holds_elements::<AnyTensor>(tensor)
 }
@@ -143,8 +143,8 @@ fn transfer_contents<T: ListElement>(
             let missing = || Error::internal("a tensor of a variant got lost");
             replaced::<T>(&tensor, &mut |_| brought.next().ok_or_else(missing))
         });
-        // The original variants are dropped first, so that `done` may find memory that the result has in common with
-        // them unshared.
+        // The original variants are dropped before `done` is called, so that `done` can write in place to the memory
+        // that they have in common with the result.
         drop(tensor);
         done(carried);
     };
@@ -159,7 +159,7 @@ fn replaced<T: ListElement>(tensor: &Tensor, with: &mut dyn FnMut(Value) -> Resu
 
 struct VariantReplacer<'a, T> {
     with: &'a mut dyn FnMut(Value) -> Result<T>,
-    /// Replaced objects by address, so that an object referenced from many places is replaced once and stays shared.
+    /// The replacement of each object, by the object's address: an object referenced from many places is replaced once.
     cache: FxHashMap<*const (), Variant>,
 }
 

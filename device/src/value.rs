@@ -7,7 +7,7 @@ use graph::tensor::VariantComponent;
 use graph::{DType, Shape, Tensor, Variant};
 use std::sync::Arc;
 
-/// The value of an output.
+/// The value of a node's output.
 #[derive(Clone, Debug, Default)]
 pub enum Value {
     /// No value: the output has not been produced yet, or is dead.
@@ -162,10 +162,10 @@ pub trait Item: Clone + Into<Value> {
 /// An element of tensor lists and optionals: [`Tensor`] if they were made by the CPU, [`AnyTensor`] if they were made
 /// by a device with its own memory.
 pub trait ListElement: Item + VariantComponent {
-    /// Returns the dtype.
+    /// Returns the tensor's dtype.
     fn dtype(&self) -> DType;
 
-    /// Returns the shape.
+    /// Returns the tensor's shape.
     fn shape(&self) -> &Shape;
 }
 

@@ -7,8 +7,8 @@ use train::{Initializer, Variables};
 /// Weight of a new batch in the running averages of batch normalisation.
 const NEW_BATCH_WEIGHT: f32 = 0.1;
 
-/// A builder of layers, which adds their nodes to a scope and their weights to variables. Input sizes are
-/// inferred from the graph.
+/// A builder of layers, which adds the layers' nodes to a scope and their weights to a collection of variables. Input
+/// sizes are inferred from the graph.
 #[derive(Debug)]
 pub(crate) struct Layers<'a> {
     pub(crate) scope: &'a Scope,
@@ -74,7 +74,7 @@ impl<'a> Layers<'a> {
         normal
     }
 
-    /// Returns the ops that update the running averages of all batch normalisations so far.
+    /// Returns the ops that update the running averages of all batch normalisations that have been added.
     pub(crate) fn averages(&self) -> Vec<NodeId> {
         self.averages.borrow().clone()
     }
@@ -92,7 +92,7 @@ impl<'a> Layers<'a> {
         self.variables.get(name, DType::Float, &[size], &Initializer::Constant(first)).value
     }
 
-    /// Returns the size of an axis. An unknown size adds an error to the graph.
+    /// Returns the size of an axis of `x`. If the size is unknown, an error is added to the graph.
     pub(crate) fn size(&self, x: Output, axis: usize) -> usize {
         self.scope.shape(x).dim(axis).unwrap_or_else(|| {
             self.scope.fail(graph::Error::invalid(format!("axis {axis} of {x:?} has no size")));

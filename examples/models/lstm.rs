@@ -24,7 +24,7 @@ pub(crate) fn lstm(layers: &Layers<'_>, name: &str, x: Output, units: usize) -> 
         states: layers.weights(&format!("{name}/states"), &[units, gates], 2 * units),
         biases: layers.constant_vector(&format!("{name}/biases"), gates, 0.0),
     };
-    // The products with the inputs of all time steps are computed at once.
+    // One product multiplies the inputs of all time steps by the weights.
     let flat = scope.matmul(scope.reshape(x, &[-1, k as i64]), weights.inputs);
     let given = scope.reshape(scope.bias_add(flat, weights.biases), &[steps as i64, n as i64, gates as i64]);
     let (mut state, mut memory) =

@@ -67,7 +67,7 @@ impl Model {
     }
 }
 
-/// Returns labels without a pattern.
+/// Returns a pseudorandom label in `0..classes` for each example.
 fn labels(batch: Batch<'_>) -> Result<Tensor> {
     let label = |i: usize| (i.wrapping_mul(2_654_435_761) >> 7) % batch.classes;
     let labels: Vec<i64> = (0..batch.examples).map(|i| label(i) as i64).collect();

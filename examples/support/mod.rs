@@ -24,8 +24,8 @@ pub(crate) fn line(scope: &Scope, variables: &Variables, batch: &[Output]) -> Ou
     scope.mean(scope.square(error), &[0], false)
 }
 
-/// Returns an input of batches of twenty out of a hundred points on a line; the points are repeated without end, each
-/// time in another order.
+/// Returns an input pipeline of batches of 20 points. It repeats the 100 points of a line without end, each time in
+/// another order.
 pub(crate) fn points(scope: &Scope) -> Fallible<Input> {
     let x: Vec<f32> = (0..100).map(|i| i as f32 / 100.0).collect();
     let y: Vec<f32> = x.iter().map(|x| 0.1 * x + 0.3).collect();
@@ -105,7 +105,7 @@ impl InProcessCluster {
             let mut stopped = stopped.clone();
             serving.push(runtime.spawn(async move {
                 let server = Server::in_runtime(config)?;
-                // An error means that the sender was dropped, which also stops the server.
+                // `wait_for` fails only if the sender was dropped, which also stops the server.
                 let stop = async move { drop(stopped.wait_for(|stop| *stop).await) };
                 server.serve(listener, stop, Duration::from_secs(5)).await;
                 Ok(())

@@ -15,14 +15,14 @@ use std::sync::Arc;
 
 /// The work that running a node consists of.
 pub(super) enum Action {
-    /// Runs a kernel.
+    /// Computes the node by its kernel.
     Kernel(Arc<Kernel>),
     /// Sends the input to another device.
     Send { key: Arc<RendezvousKey>, path: SendPath },
     /// Receives a tensor from another device. If `to_device`, it is then moved into the device's own memory.
     Recv { key: Arc<RendezvousKey>, to_device: bool },
-    /// Does nothing (ControlTrigger); the node only orders others by its control edges, and runs even if its inputs are
-    /// dead.
+    /// Does nothing (ControlTrigger). The node only orders other nodes by its control edges, and runs even if its
+    /// inputs are dead.
     Trigger,
     /// Forwards a value between ports by the rules of a control-flow op.
     ControlFlow(ControlFlowOp),
@@ -54,8 +54,8 @@ impl Action {
             }
             Role::Recv => {
                 let required = port_memories(device, node, &node.op.outputs, outputs)?;
-                // A variant's tensors may be in host or device memory, so that a variant is always passed on for
-                // transfer.
+                // A variant may contain tensors in host or device memory, so that every received variant goes through
+                // the transfer to the device.
                 let is_variant = outputs.first().is_some_and(|port| port.dtype == DType::Variant);
                 let to_device = device.processor().has_own_memory()
                     && (is_variant || required.first() == Some(&RequiredMemory::Device));
@@ -70,8 +70,8 @@ impl Action {
         }
     }
 
-    /// Returns whether running the node early allows another device, or an operation that takes time but no thread, to
-    /// proceed.
+    /// Returns whether running the node early lets another device proceed, or starts an operation that needs time but
+    /// no thread of this process.
     pub(super) fn is_awaited_elsewhere(&self) -> bool {
         match self {
             Action::Send { .. } | Action::Recv { .. } => true,
@@ -86,10 +86,11 @@ impl Action {
 pub(super) enum SendPath {
     /// The tensor is copied to host memory.
     Host,
-    /// The receiver gets the tensor itself: the sending and the receiving device have one type and belong to one task.
+    /// The receiver gets the tensor itself: the sending and the receiving device are of the same device type and belong
+    /// to the same task.
     SameTask,
-    /// The tensor is exported to a buffer that the receiver's process can map, if its device has access to the sending
-    /// device's memory; both devices have one type.
+    /// The tensor is exported to a buffer that the receiver's process can map, if the receiving device has access to
+    /// the sending device's memory; both devices are of the same type.
     PeerProcess,
 }
 
@@ -174,8 +175,8 @@ pub(super) enum RequiredMemory {
 
 /// Returns the required memory of each input port or each output port of a node. A port is in host memory if the kernel
 /// requires it, or if the tensor's elements are objects. A Send takes its input from any memory. 32-bit integers, which
-/// count iterations and sizes, and booleans, which select branches, are usually in host memory: control-flow ops leave
-/// them in their memory, and a Recv leaves integers in host memory.
+/// count iterations and sizes, and booleans, which select branches, are usually in host memory: control-flow ops take
+/// values of these types from either memory, and a Recv leaves integers in host memory.
 pub(super) fn port_memories(
     device: &Arc<Device>,
     node: &Node,

@@ -30,14 +30,14 @@ pub(super) enum AvailableAt {
     Received,
     /// In each iteration of a loop, when the previous iteration has computed it.
     NextIteration,
-    /// With the values of all nodes of the same role in the loop: its Enters, the Switches that start an iteration, or
-    /// its Exits.
+    /// When the values of all nodes of the same role in the loop are available: its Enters, the Switches that start an
+    /// iteration, or its Exits.
     LoopBoundary,
 }
 
 /// The availability of the values of all nodes.
 pub(super) struct Availabilities {
-    /// The availability by node.
+    /// The availability of each node's value, indexed by node number.
     pub(super) by_node: Vec<Availability>,
     /// For the first Enter of a loop, the first Switch that starts an iteration: an iteration starts only once all
     /// values have entered the loop, so that waiting for the Switch implies waiting for the Enter.
@@ -95,7 +95,7 @@ impl Availabilities {
 }
 
 impl Availability {
-    /// Returns the availability of the node's outputs as far as its own op and frame determine it.
+    /// Returns the availability of the node's outputs as far as the node's op and frame determine it.
     fn of(node: &Node, id: NodeId, frames: Option<&FrameAssignment>) -> Availability {
         let is_fed = || RecvOrigin::of(node).is_some_and(|origin| origin.is_fed);
         let at = match node.op.role() {

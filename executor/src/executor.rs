@@ -40,12 +40,12 @@ pub struct Executor {
     pub(crate) plan: Plan,
     pub(crate) device: Arc<Device>,
     pub(crate) pool: Arc<Pool>,
-    /// The estimated duration of each node in ns, from recent runs; 0 before the first.
+    /// The estimated duration of each node in ns, from recent runs; 0 before the first run.
     pub(crate) costs: Box<[AtomicU32]>,
     steps: AtomicU64,
     /// True if recent steps took less time than another thread takes to start.
     is_light: AtomicBool,
-    /// True if the work that follows each received value recently took less time than another thread takes to start.
+    /// True if the work after each received value recently took less time than another thread takes to start.
     has_light_receives: AtomicBool,
     /// Run states that no step uses, for reuse.
     states: Mutex<Vec<Arc<RunState>>>,
@@ -58,12 +58,13 @@ pub(crate) const MAX_IDLE_STATES: usize = 16;
 /// microseconds.
 pub(crate) const EXPENSIVE_NANOS: u32 = 15_000;
 
-/// The duration in ns from which a node counts when ready nodes are shared with another thread. Two threads that run
-/// shorter nodes lose more time than they gain, because they decrement the same pending counts.
+/// The minimum duration in ns of a ready node that counts towards the backlog, from which a thread decides to share its
+/// ready nodes. Two threads that run shorter nodes lose more time than they gain, because they decrement the same
+/// pending counts.
 const SHAREABLE_NANOS: u32 = 1_000;
 
-/// The number of first steps whose costs are measured, and the interval of measured steps afterwards. Not all are
-/// measured, because reading a clock costs as much as a small node.
+/// The number of a partition's first steps whose costs are measured, and the interval of measured steps afterwards. Not
+/// all steps are measured, because reading a clock costs as much as a small node.
 const NUM_FIRST_MEASURED: u64 = 4;
 const MEASURED_INTERVAL: u64 = 16;
 
@@ -73,8 +74,8 @@ const MAX_LIGHT_NODES: usize = 1024;
 /// The duration in ns below which a step is light: waking a sleeping thread takes as long.
 pub(crate) const LIGHT_NANOS: u64 = 50_000;
 
-/// The maximum duration of a step in ns for the work after its received values to be light; it must also be at most
-/// `LIGHT_NANOS` for each receive. The limit exists because all the work may wait for the last value.
+/// The maximum duration in ns of a step whose work after received values counts as light; the duration must also be at
+/// most `LIGHT_NANOS` for each receive. The limit exists because all the work may wait for the last value.
 const LIGHT_TOTAL_NANOS: u64 = 250_000;
 
 /// The overhead of the executor for each node in ns.
@@ -190,7 +191,7 @@ impl Executor {
         self.has_light_receives.store(step <= max_light, Ordering::Relaxed);
     }
 
-    /// Returns a state for a new step.
+    /// Returns a run state for a new step: an idle state if there is one, else a new state.
     pub(crate) fn take_state(&self) -> Arc<RunState> {
         let idle = self.states.lock().pop();
         match idle {
@@ -202,7 +203,7 @@ impl Executor {
         }
     }
 
-    /// Stores a state, whose slots must be empty, for reuse.
+    /// Stores a run state, whose slots must be empty, for reuse.
     pub(crate) fn store_state(&self, state: Arc<RunState>) {
         let mut states = self.states.lock();
         if states.len() < MAX_IDLE_STATES {
@@ -217,7 +218,7 @@ impl Executor {
         if cost >= SHAREABLE_NANOS && self.pool.threads() > 1 { cost } else { 0 }
     }
 
-    /// Returns whether other ready nodes should not wait until the node has ended.
+    /// Returns whether the node takes so long that it must not delay other ready nodes.
     pub fn is_expensive(&self, node: u32) -> bool {
         self.costs[node as usize].load(Ordering::Relaxed) >= EXPENSIVE_NANOS
     }

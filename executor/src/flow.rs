@@ -1,5 +1,5 @@
 //! The difference between partitions with and without control flow: the location of a node's state, and the delivery of
-//! its outputs. The rest of a run is generic code, compiled once for each flow.
+//! its outputs. All other code of a run is generic, and compiled once for each flow.
 
 use super::run::{Run, ThreadState};
 use crate::executor::Executor;
@@ -40,8 +40,8 @@ pub(super) trait Flow: Sized + Send + Sync + 'static {
     /// Returns the rendezvous key of a Send or Recv in the task's iteration.
     fn key(task: &Self::Task, key: &Arc<RendezvousKey>) -> Arc<RendezvousKey>;
 
-    /// Moves `local.outputs` to the consumers of the task's node, and makes those ready that waited for nothing else.
-    /// `started` is the time at which the task started, if durations are measured and the node ran.
+    /// Moves `local.outputs` to the consumers of the task's node, and makes the consumers ready that wait for nothing
+    /// else. `started` is the time at which the task started, if durations are measured and the node ran.
     fn deliver(
         run: &Arc<Run<Self>>,
         task: Self::Task,

@@ -52,7 +52,7 @@ pub(super) struct Target {
 /// A loop frame of a plan.
 pub(super) struct FrameInfo {
     pub(super) name: Arc<str>,
-    /// The fingerprint of the name, from which rendezvous keys are made.
+    /// The fingerprint of the frame's name, from which rendezvous keys are made.
     pub(super) hash: u64,
     parent: u32,
     pub(super) nodes: Range<usize>,
@@ -83,7 +83,7 @@ pub(super) struct FrameAssignment {
     kinds: Vec<NodeKind>,
 }
 
-/// Returns whether the graph has control-flow ops other than triggers.
+/// Returns whether the graph has control-flow ops other than ControlTrigger.
 pub(super) fn has_control_flow(graph: &Graph) -> bool {
     graph.nodes().any(|(_, node)| {
         matches!(node.op.role(), Role::Switch | Role::Merge | Role::Enter | Role::Exit | Role::NextIteration)
@@ -197,8 +197,8 @@ impl FrameAssignment {
         self.of[node as usize]
     }
 
-    /// Returns the frame plan that steps use. `pending` has the pending counts of units, `slots` the input slots of
-    /// nodes, and `edges` the slot of each data edge.
+    /// Returns the frame plan that steps use. `pending` has the pending count of each unit, which is a node or a
+    /// segment, `slots` the input slots of each node, and `edges` the slot of each data edge.
     pub(super) fn plan(
         self,
         units: &Units,

@@ -127,8 +127,8 @@ impl Flow for FramedFlow {
         }
     }
 
-    /// Ends a Recv that has received a dead tensor: the consumers of its output are dead, and the nodes that only a control
-    /// edge connects to it are not.
+    /// Ends a Recv that has received a dead tensor: the consumers of its output are dead, but nodes that wait for the
+    /// Recv only by a control edge are not.
     fn deliver_dead(run: &Arc<Run<FramedFlow>>, task: Task, local: &mut ThreadState<FramedFlow>) {
         let Task { iteration, node, is_dead } = task;
         local.alone = run.is_alone();
@@ -177,7 +177,7 @@ fn is_missing(output: u32, local: &ThreadState<FramedFlow>) -> bool {
     matches!(local.outputs.get(output as usize), None | Some(Value::None))
 }
 
-/// Delivers `local.outputs` to the node's consumers in iteration `to`, of which the caller has a hold. All consumers
+/// Delivers `local.outputs` to the node's consumers in iteration `to`, on which the caller has a hold. All consumers
 /// that become ready are queued, except one, which is returned in `next` to take over the caller's hold. The consumers
 /// of an output without a value are dead; if `is_dead`, so are the consumers by control edge.
 fn deliver_outputs(
@@ -281,8 +281,9 @@ fn release_hold(run: &Arc<Run<FramedFlow>>, iteration: Arc<Iteration>, local: &m
     }
 }
 
-/// Closes the iterations of a loop that are over, and starts the next iteration if it waited for one of them to close.
-/// If the loop is then over, returns the enclosing iteration; the caller must release the loop's hold on it.
+/// Closes the iterations of a loop that are over, and starts the next iteration if it was waiting until fewer
+/// iterations are open. If the loop is then over, returns the enclosing iteration, on which the caller must release the
+/// loop's hold.
 fn close_iterations(
     run: &Arc<Run<FramedFlow>>,
     frame: &Arc<LoopFrame>,

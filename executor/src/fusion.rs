@@ -8,15 +8,17 @@ use graph::ops::window::DataFormat;
 use graph::passes::{fuse_norms, fuse_products};
 use graph::{Graph, Node};
 
-/// Returns a device's partition in which chains of element-wise ops are one node each. On a GPU, products are also
-/// fused with the bias and activation that follow them, and normalisations with the ops that follow them, and their
-/// gradients with the ops that precede them, if the device has kernels for the fused ops; booleans of the host stay on
-/// the host. The results are the same: only traces and the partition itself show the difference.
+/// Returns a device's partition in which each chain of element-wise ops is one node. A GPU with kernels for the fused
+/// ops also computes these groups by one kernel: a matrix product with the bias and activation that follow it, a
+/// normalisation with the ops that follow it, and the gradient of a normalisation with the ops that precede it. Logic
+/// on booleans in host memory stays there. Only traces and the partition itself show a difference: the results of steps
+/// are the same.
 ///
 /// # Errors
 /// Those of [`graph::passes::fuse`].
 pub fn fuse(graph: Graph, device: &Device) -> Result<Graph> {
-    // The CPU is left out, because its kernels of these fused ops would run the kernels of the parts one by one.
+    // The CPU is left out, because its kernels of fused products and normalisations would run the kernels of the parts
+    // one by one.
     let graph = match device.processor().has_own_memory() {
         true => {
             let takes = |node: &Node| has_kernel(device, node);

@@ -1,5 +1,5 @@
-//! Loop frames and their iterations: the state of nodes, the counts of holds, and the inputs that wait for an
-//! iteration.
+//! Loop frames and their iterations: the state of nodes, the number of holds by which an iteration is kept open, and
+//! the inputs that wait for an iteration.
 
 use super::frame_plan::{FrameInfo, FramePlan};
 use super::state::Slots;
@@ -52,7 +52,8 @@ pub(super) struct Iterations {
     pub(super) waiting: IterationInputs,
     /// The number of Enters that have not run.
     pub(super) enters_left: usize,
-    /// The dead Exits of the newest iteration. If that is the last one, the consumers of these Exits are dead too.
+    /// The dead Exits of the newest iteration. If that iteration is the loop's last, the consumers of these Exits are
+    /// dead too.
     pub(super) dead_exits: Vec<u32>,
     pub(super) is_over: bool,
     /// Iterations that are over and have empty slots, for reuse.
@@ -149,7 +150,7 @@ impl IterationState {
 }
 
 impl Iteration {
-    /// Creates an iteration with one hold.
+    /// Creates iteration number `number` of a frame, with one hold, which the caller must release.
     pub(super) fn new(plan: &FramePlan, frame: Arc<LoopFrame>, number: u64) -> Iteration {
         let info = &plan.frames[frame.index as usize];
         Iteration {
@@ -164,8 +165,8 @@ impl Iteration {
         }
     }
 
-    /// Returns an iteration that is over as iteration number `number`, with one hold; `None` if another thread is still
-    /// about to drop its reference to the iteration.
+    /// Reuses an iteration that is over as iteration number `number`, with one hold. Returns `None` if another thread
+    /// has not yet dropped its reference to the iteration.
     fn reuse(mut self: Arc<Iteration>, plan: &FramePlan, number: u64) -> Option<Arc<Iteration>> {
         let iteration = Arc::get_mut(&mut self)?;
         iteration.number = number;
@@ -174,7 +175,7 @@ impl Iteration {
         Some(self)
     }
 
-    /// Returns the index of the count of a node or segment of the frame.
+    /// Returns the index of the pending count of a node or segment of the frame in the iteration's state.
     pub(super) fn count_index(&self, unit: u32) -> usize {
         match (unit as usize).checked_sub(self.first_segment) {
             Some(segment) => self.nodes.len() + segment,
@@ -182,18 +183,19 @@ impl Iteration {
         }
     }
 
-    /// Adds a hold.
+    /// Increments the number of holds.
     pub(super) fn hold(&self) {
         self.holds.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes a hold. Returns whether it was the last.
+    /// Decrements the number of holds. Returns whether the number is then zero.
     pub(super) fn release(&self) -> bool {
         // Release publishes this thread's work in the iteration; acquire makes that of other threads visible.
         self.holds.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Returns the frame of a loop that is entered from this iteration. The first Enter creates it.
+    /// Returns the frame of the loop `index` that is entered from this iteration. The loop's first Enter creates the
+    /// frame.
     pub(super) fn child(self: &Arc<Iteration>, plan: &FramePlan, index: u32) -> Arc<LoopFrame> {
         let mut children = self.children.lock();
         if let Some(child) = children.iter().find(|frame| frame.index == index) {
@@ -232,7 +234,8 @@ impl Iterations {
         }
     }
 
-    /// Returns the inputs of an iteration that was just opened.
+    /// Returns the inputs of the iteration that was just opened: the values of NextIterations that waited for it, which
+    /// are removed, and the values of constant Enters.
     pub(super) fn inputs(&mut self) -> IterationInputs {
         let mut all = std::mem::take(&mut self.waiting);
         all.extend(self.constants.iter().cloned());

@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering;
 
 /// The state of an operation that is shared by the thread that starts it and the thread that completes it.
 enum Operation<T> {
-    /// The start has not returned and there is no result.
+    /// `start` has not returned, and there is no result.
     Starting,
-    /// The result was available before the start returned.
+    /// The result was available before `start` returned.
     Completed(Result<T>),
-    /// The start has returned without a result; the thread that completes the operation passes the result to this
+    /// `start` has returned without a result; the thread that completes the operation passes the result to this
     /// callback.
     Detached(Box<dyn FnOnce(Result<T>) + Send>),
     /// The callback has received the result.
@@ -22,10 +22,10 @@ enum Operation<T> {
 }
 
 impl<F: Flow> Run<F> {
-    /// Starts an operation of node `id` and calls `then` with its result: at once if it is available when `start`
-    /// returns, else once it is. In the latter case `then` runs on a pool thread, or, if the work that follows is
-    /// short, as an inline task of a completing thread that [accepts inline tasks](Pool::with_inline_tasks). An error
-    /// fails the node.
+    /// Starts an operation of node `id` and calls `then` with its result: at once if the result is available when
+    /// `start` returns, else as soon as it becomes available. In the latter case, `then` runs on a pool thread, or, if
+    /// the work that follows is short, as an inline task of a completing thread that [accepts inline
+    /// tasks](Pool::with_inline_tasks). An error fails the node.
     pub(super) fn launch<T: Send + 'static>(
         self: &Arc<Run<F>>,
         id: u32,
@@ -82,7 +82,7 @@ impl<F: Flow> Run<F> {
     }
 }
 
-/// The right to complete an operation once. Dropped without a result, it completes the operation with an error.
+/// A handle that completes an operation once; dropped without a result, it completes the operation with an error.
 struct Reply<T> {
     operation: Option<Arc<Mutex<Operation<T>>>>,
 }

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The maximum nesting depth of calls, because each holds memory until it returns.
+/// The maximum nesting depth of calls. The limit exists because each call holds memory until it returns.
 const MAX_DEPTH: u32 = 2_000;
 
 /// The functions of a graph's library, on one device.
@@ -44,7 +44,7 @@ struct SharedLibrary {
     cache: Mutex<FxHashMap<Arc<str>, Vec<CachedFunction>>>,
 }
 
-/// A function whose body contains a call, and in `enclosing` the function whose body calls it, if there is one.
+/// A function whose body contains a call. `enclosing` is the function whose body calls this function, if there is one.
 struct EnclosingFunction {
     function: Weak<CompiledFunction>,
     enclosing: Option<Arc<EnclosingFunction>>,

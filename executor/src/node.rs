@@ -221,7 +221,7 @@ impl<F: Flow> Run<F> {
         }
     }
 
-    /// Sends a value that is in the memory in which its receiver expects it.
+    /// Sends `value`, which is already in the memory in which the receiver expects it.
     fn sent(
         self: &Arc<Run<F>>,
         task: F::Task,

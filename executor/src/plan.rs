@@ -52,7 +52,7 @@ pub(crate) struct Plan {
 /// The maximum number of nodes of a brief partition, and of receives that the calling thread starts.
 const MAX_BRIEF_NODES: usize = 32;
 
-/// The number of consumers from which a received value is delivered by the thread that runs the consumers.
+/// The minimum number of consumers of a received value that is delivered by the thread that runs the consumers.
 const MANY_CONSUMERS: usize = 32;
 
 /// A node of a plan.
@@ -75,8 +75,8 @@ impl PlanNode {
     }
 
     /// Returns whether the node takes less time than another thread takes to start, or completes asynchronously. A node
-    /// that dereferences a variable is not brief, because the variable may be locked by a writer; one that passes on a
-    /// reference may be.
+    /// that dereferences a variable is not brief, because the variable may be locked by a writer; a node that passes on
+    /// the reference may be brief.
     fn is_brief(&self, device: &Arc<Device>, takes_ref: &[bool]) -> bool {
         let is_brief = match &self.action {
             Action::Kernel(_) => device.find_kernel(&self.node).is_some_and(|def| def.is_brief),
@@ -110,7 +110,7 @@ pub(super) struct Edge {
     pub(super) is_last: bool,
 }
 
-/// A consumer of a node: when the node ends, it decrements the consumer's pending count.
+/// A consumer of a node: when the node ends, the pending count of the consumer is decremented.
 #[derive(Clone, Copy)]
 pub(super) struct Successor(u32);
 
@@ -121,7 +121,7 @@ impl Successor {
         self.0 & !Successor::SOLE_WAIT
     }
 
-    /// Returns whether the node waits for this producer only.
+    /// Returns whether the consumer waits for no other node.
     pub(super) fn is_sole_wait(self) -> bool {
         self.0 & Successor::SOLE_WAIT != 0
     }
@@ -291,7 +291,8 @@ impl Plan {
             self.nodes.push(PlanNode {
                 action: Action::Segment(number as u32),
                 node,
-                // A segment has no slots. The empty range lies among the slots of its kernels' frame.
+                // A segment has no slots of its own: the range is empty, and lies among the slots of the frame that has
+                // the segment's kernels.
                 slots: Span { start, end: start },
                 edges: none,
                 successors: none,
@@ -387,7 +388,7 @@ impl Plan {
         }
     }
 
-    /// Computes the nodes that are ready at the start.
+    /// Determines the nodes that are ready at the start of a step.
     fn find_sources(&mut self, units: &Units) {
         let waits_for_nothing = |id: &u32| {
             self.pending[*id as usize] == 0 && !matches!(self.nodes[*id as usize].action, Action::Constant)
@@ -422,8 +423,9 @@ impl Plan {
         &self.edges[node.edges.range()]
     }
 
-    /// Returns whether the node has so many consumers that its value is better delivered by the thread that runs them,
-    /// because delivery writes to their slots, which would then be in another processor's cache.
+    /// Returns whether the node has so many consumers that the thread that runs the consumers should also deliver the
+    /// node's value to them. Delivery writes to the consumers' slots, which would otherwise be in another processor's
+    /// cache.
     pub(super) fn has_many_consumers(&self, id: u32) -> bool {
         self.nodes[id as usize].edges.range().len() >= MANY_CONSUMERS
     }
@@ -486,14 +488,14 @@ impl Plan {
     }
 }
 
-/// Returns whether the node sends its input to the client. If that is a reference, the client gets the variable's value
-/// at the end of the step, as clients of TensorFlow expect, even if nodes of the step write the variable.
+/// Returns whether the node sends its input to the client. If the input is a reference, the client gets the variable's
+/// value at the end of the step, as clients of TensorFlow expect, even if nodes of the step write the variable.
 fn is_fetch(node: &Node) -> bool {
     node.op.role() == Role::Send && node.attr::<bool>("client_terminated").unwrap_or(false)
 }
 
-/// Returns for each node whether it passes on a reference that it receives. It does so only if all its consumers read
-/// the value when they run; a value that goes through a loop or a Switch is dereferenced.
+/// Returns for each node whether it passes on a reference that it receives. A node does so only if all its consumers
+/// read the value when they run; a value that goes through a loop or a Switch is dereferenced.
 fn passes_ref(graph: &Graph, topology: &Topology) -> Result<Vec<bool>> {
     let mut passes = vec![false; graph.len()];
     if !graph.nodes().any(|(_, node)| node.op.outputs.iter().any(|output| output.is_ref)) {

@@ -25,7 +25,7 @@ pub(super) struct Run<F: Flow> {
     /// The number of threads that work on the run or are about to, and of operations that will call back. The run ends
     /// at zero.
     pub(super) outstanding: AtomicUsize,
-    /// The error to report: the first one, unless that is a consequence of another failure and a cause is recorded
+    /// The error to report: the first error, unless it is a consequence of another failure and the cause is recorded
     /// later.
     error: Mutex<Option<Error>>,
     pub(super) recorder: Option<Recorder>,
@@ -33,7 +33,8 @@ pub(super) struct Run<F: Flow> {
     completion: Mutex<Completion>,
 }
 
-/// The registration with the step's cancellation, and the callback for the result. The end of the run takes both.
+/// The registration with the step's cancellation, and the callback for the result. Both are taken out when the run
+/// ends.
 struct Completion {
     registration: Option<Registration>,
     done: Option<Done>,
@@ -70,10 +71,10 @@ pub(super) type Continuation<F> = Box<dyn FnOnce(&Arc<Run<F>>, &mut ThreadState<
 /// The number of cheap nodes that take about as long as handing a node to another thread.
 const MAX_POSTPONED_FOR: u32 = 64;
 
-/// The backlog in ns from which ready nodes are shared with an idle thread.
+/// The minimum backlog in ns at which ready nodes are shared with an idle thread.
 const MIN_SHARED_BACKLOG: u64 = 30_000;
 
-/// The maximum size in bytes of each input for a kernel that has not been measured to count as fast.
+/// The maximum size in bytes of each input of a kernel that has not been measured and counts as fast.
 const SMALL_INPUT_BYTES: usize = 4 << 10;
 
 /// The number of nodes after which a run with loops checks whether other work waits for its thread.
@@ -87,8 +88,8 @@ impl<F: Flow> Run<F> {
         measures: bool,
         done: Done,
     ) -> Arc<Run<F>> {
-        // A cancellation ends the receives. If the step is already cancelled, no callback is needed, because no node
-        // will run.
+        // A cancellation aborts the rendezvous, which ends the receives. If the step is already cancelled, no callback
+        // is needed, because no node will run.
         let registration = if executor.plan.num_receives > 0 {
             let rendezvous = step.rendezvous.clone();
             step.cancellation.register(move |reason| rendezvous.abort(reason.clone().derived())).ok()
@@ -136,7 +137,8 @@ impl<F: Flow> Run<F> {
         });
     }
 
-    /// Works on the run until nothing is ready for this thread. The caller has included the thread in `outstanding`.
+    /// Calls `begin` and then runs nodes on this thread until none is ready. The caller has counted the thread in
+    /// `outstanding`.
     pub(super) fn work(self: Arc<Run<F>>, begin: impl FnOnce(&Arc<Run<F>>, &mut ThreadState<F>)) {
         let mut local = ThreadState::new();
         let worked = catch_unwind(AssertUnwindSafe(|| {

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Kernels that run one after another. Their inputs are in the slots of their nodes.
+/// Kernels that run one after another. The inputs of each kernel are in the slots of its node.
 pub(super) struct Segment {
     pub(super) kernels: Vec<SegmentKernel>,
     pub(super) inputs: Vec<SegmentInput>,
@@ -22,7 +22,7 @@ pub(super) struct Segment {
     pub(super) runner: Box<dyn SegmentRunner>,
 }
 
-/// A kernel of a segment.
+/// A kernel of a segment, by the number of its node, and the deliveries of the kernel's outputs.
 pub(super) struct SegmentKernel {
     pub(super) node: u32,
     pub(super) deliveries: SmallVec<[Delivery; 2]>,
@@ -47,7 +47,7 @@ pub(super) enum DeliveryTarget {
 
 impl Delivery {
     /// Returns the number of the segment's output to which this delivery passes the kernel's output `output`; `None` if
-    /// the delivery goes to another kernel of the segment or has another output.
+    /// the delivery goes to another kernel of the segment or is of another output.
     pub(super) fn leaves_as(&self, output: u32) -> Option<u32> {
         match self.to {
             DeliveryTarget::Outside(number) if self.output == output => Some(number),
@@ -56,8 +56,8 @@ impl Delivery {
     }
 }
 
-/// An input of the segment: a value from outside the segment, required in one memory, and the slots of all kernels that
-/// take it.
+/// An input of the segment: the slots of all kernels that take one value from outside the segment in the same memory,
+/// and the access of these kernels to the value.
 pub(super) struct SegmentInput {
     pub(super) slots: SmallVec<[u32; 2]>,
     pub(super) access: Access,
@@ -147,8 +147,8 @@ impl<F: Flow> Run<F> {
 
     fn put(&self, task: &F::Task, slot: u32, value: Value) {
         let slot = slot as usize;
-        // SAFETY: this thread runs the slot's producer, and its consumer's count is decremented, or the consumer run,
-        // only later.
+        // SAFETY: this thread runs the producer of the slot's value; the consumer's count is decremented, or the
+        // consumer run, only later.
         if let [input] = unsafe { self.flow.inputs(task, slot..slot + 1) } {
             *input = value;
         }

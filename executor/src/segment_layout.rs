@@ -86,7 +86,8 @@ pub(super) fn find(
     let (mut properties, mut waits) = (Vec::with_capacity(graph.len()), Vec::with_capacity(graph.len()));
     for (id, node) in graph.nodes() {
         properties.push(node_properties(plan, id, node, &memories, &availabilities, device)?);
-        // A consumer of a NextIteration does not wait for it, because its value was computed in the previous iteration.
+        // A consumer of a NextIteration does not wait for the NextIteration, because the value was computed in the
+        // previous iteration.
         let before = topology.producers(id).iter().map(|edge| edge.node);
         let before = before.filter(|&node| graph.node(node).op.role() != Role::NextIteration);
         waits.push(before.map(|node| node.index() as u32).collect::<SmallVec<[u32; 4]>>());
@@ -123,8 +124,8 @@ fn node_properties(
     for (slot, port) in plan.slots(planned).zip(&inputs) {
         let required = plan.required_memory(slot);
         let (from, output) = plan.producer(slot);
-        // A captured graph requires the same input values again, which cannot be verified for objects. Handles are
-        // compared by their objects.
+        // A captured graph is replayed only for the same input values. Values that are objects cannot be compared,
+        // except resource handles, which are compared by the objects behind them.
         can_join &= port.dtype.size().is_some() || port.dtype == DType::Resource;
         if planned.has_refs && !plan.takes_ref(slot) {
             // The value behind a reference is in device memory, and host kernels cannot dereference it.
@@ -139,7 +140,7 @@ fn node_properties(
             None if availabilities.by_node[from as usize].at == AvailableAt::AtStart
                 && required == RequiredMemory::Device => {}
             None => {
-                // The value of a control-flow op that may be in either memory is usually in the required one.
+                // The value of a control-flow op may be in either memory, but is usually in the required memory.
                 let memory = memories[from as usize].get(output as usize);
                 needs_transfer |=
                     memory.is_none_or(|memory| *memory != required && *memory != RequiredMemory::Any);

@@ -90,7 +90,7 @@ enum Placement {
     InSegment,
     /// Before all segments with kernels that wait for the same nodes; the node waits for no segment.
     BeforeSegments,
-    /// Between segments.
+    /// Outside segments; the node may wait for segments, and segments for the node.
     BetweenSegments,
 }
 
@@ -124,8 +124,8 @@ fn placements(order: &[u32], waits: &[SmallVec<[u32; 4]>], properties: &[NodePro
 }
 
 /// Returns a key for each node: the ids of three sets, which are the nodes outside of segments that it waits for, the
-/// nodes whose death implies its own, and the sends to other tasks that wait for it. Nodes of one segment have equal
-/// keys. Returns `None` if there are more sets than ids.
+/// nodes that make the node dead if they are dead, and the sends to other tasks that wait for it. Nodes of one segment
+/// have equal keys. Returns `None` if there are more sets than ids.
 fn keys(
     order: &[u32],
     waits: &[SmallVec<[u32; 4]>],

@@ -1,6 +1,6 @@
 //! The choice of how a step starts: on the calling thread, as an inline task, or on a pool thread.
 
-/// The way in which a step starts.
+/// The choice of the thread that starts a step, and of the nodes that it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
     /// A pool thread starts the step of a partition with control flow, which may last arbitrarily long.
@@ -34,7 +34,7 @@ pub(super) struct StartFacts {
 }
 
 impl Start {
-    /// Returns the way in which a step starts, given these facts.
+    /// Chooses how a step starts, given the facts about its partition and the calling thread.
     pub(super) fn choose(facts: StartFacts) -> Start {
         match facts {
             StartFacts { has_control_flow: true, .. } => Start::FramesOnPool,

@@ -17,7 +17,7 @@ use std::time::Instant;
 pub(super) struct StraightFlow(Arc<RunState>);
 
 thread_local! {
-    /// The allocation of this thread's last queue, for reuse.
+    /// The allocation of the queue that this thread used last, for reuse.
     static SPARE_QUEUE: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
 }
 
@@ -142,8 +142,8 @@ fn end_dead(run: &Arc<Run<StraightFlow>>, id: u32, local: &mut ThreadState<Strai
     }
 }
 
-/// Marks the consumers of a dead node as dead and decrements their counts. Those that wait for nothing more are added
-/// to `dead`.
+/// Marks the consumers of a dead node as dead and decrements their counts. Consumers that wait for nothing more are
+/// added to `dead`.
 fn count_down_dead(
     run: &Arc<Run<StraightFlow>>,
     id: u32,

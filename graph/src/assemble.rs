@@ -8,7 +8,7 @@ use crate::node::Node;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
     pub from: NodeId,
-    /// The output index at the node `from`; [`CONTROL`] for a control edge, like `input`.
+    /// The output index at the node `from`; [`CONTROL`] for a control edge.
     pub output: u32,
     pub to: NodeId,
     pub input: u32,

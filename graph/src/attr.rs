@@ -19,7 +19,8 @@ pub enum AttrValue {
     Type(DType),
     Shape(PartialShape),
     Tensor(Tensor),
-    /// In a function body: the name of the function's attribute whose value replaces this placeholder.
+    /// In a function body: the name of the function attribute whose value replaces this placeholder when the function
+    /// is instantiated.
     Placeholder(Arc<str>),
     Func(FuncAttr),
     List(AttrList),
@@ -123,8 +124,8 @@ struct CachedPorts {
 }
 
 impl Clone for SharedAttrs {
-    /// Clones the values in order to change them; the cached port types are not copied, because they may no longer
-    /// apply.
+    /// Returns a copy whose values the caller can change. The cached port types are not copied, because they may not
+    /// match the changed values.
     fn clone(&self) -> SharedAttrs {
         SharedAttrs::from(self.values.clone())
     }
@@ -192,7 +193,7 @@ impl Attrs {
         self.0.values.is_empty()
     }
 
-    /// Returns the values for changes; clears the cached port types.
+    /// Returns the sorted names and values for the caller to change, and clears the cached port types.
     fn values_mut(&mut self) -> &mut Vec<(Arc<str>, AttrValue)> {
         let shared = Arc::make_mut(&mut self.0);
         shared.ports.take();
@@ -216,8 +217,8 @@ impl Attrs {
         }
     }
 
-    /// Returns the cached port types of `op`; `None` if the cache holds those of another op, or if the attributes do
-    /// not fit `op`.
+    /// Returns the cached port types of `op`; `None` if the cache holds the port types of another op, or if the
+    /// attributes do not fit `op`.
     fn cached_ports(&self, op: &'static Op) -> Option<&CachedPorts> {
         let ports = match self.0.ports.get() {
             Some(cached) => cached,

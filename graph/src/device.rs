@@ -223,8 +223,8 @@ pub struct DeviceAttributes {
     pub name: DeviceName,
     /// The device's memory in bytes.
     pub memory_limit: u64,
-    /// Random and non-zero, new at each start of the process, so that a restarted device can be told from the old
-    /// one.
+    /// A random non-zero number that is new at each start of the process, so that a restarted device can be told from
+    /// the device before the restart.
     pub incarnation: u64,
     pub physical_description: String,
 }

@@ -9,9 +9,9 @@ macro_rules! dtypes {
     ($($variant:ident = $number:literal, $name:literal, $long:literal, $size:expr;)*) => {
         /// The type of a tensor's elements. Discriminants are TensorFlow's `DataType` numbers.
         ///
-        /// The type fills a machine word, because each tensor has one and tensors are moved at every node. A byte
-        /// followed by padding would be moved in pieces, and a processor cannot quickly load as a whole what was just
-        /// stored in pieces.
+        /// The type fills a machine word, because each tensor has a dtype and tensors are moved at every node. A type
+        /// of one byte followed by padding would be copied by several narrow stores, and a processor is slow to load a
+        /// word that was just written by several stores.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(usize)]
         pub enum DType { $($variant = $number,)* }

@@ -1,5 +1,4 @@
-//! The 64-bit hash of names that TensorFlow computes as well, a variant of MurmurHash64A. Loop frame ids are such
-//! hashes.
+//! TensorFlow's 64-bit hash of names, a variant of MurmurHash64A. Ids of loop frames are such hashes.
 
 const M: u64 = 0xc6a4_a793_5bd1_e995;
 const R: u32 = 47;

@@ -16,14 +16,14 @@ use smallvec::SmallVec;
 /// Options for building gradients.
 #[derive(Clone, Debug, Default)]
 pub struct GradientOptions {
-    /// True if each gradient node is colocated with the node whose gradient it computes.
+    /// True if each gradient node is colocated with the forward node whose gradient the gradient node computes.
     pub colocate: bool,
     /// Outputs that count as constants: no gradient flows back through them.
     pub stop: Vec<Output>,
 }
 
 impl Scope {
-    /// Adds the gradients of the sum of `ys` with respect to each of `xs`, like [`gradients`].
+    /// Adds the gradients of the sum of `ys` with respect to each of `xs`; calls the function [`gradients`].
     pub fn gradients(
         &self,
         ys: &[Output],
@@ -94,7 +94,8 @@ fn carries_gradient(dtype: DType) -> bool {
 /// The nodes on the paths from `xs` to `ys`, in the graph before gradients are added.
 struct GradientPath {
     topology: Topology,
-    /// For each node, the number of its outgoing edges to nodes on the path that have not been visited yet.
+    /// For each node, the number of its outgoing edges to nodes on the path that the backward pass has not processed
+    /// yet.
     pending: Vec<u32>,
     /// Set for nodes that depend on an x and that a y depends on.
     on_path: Vec<bool>,
@@ -228,7 +229,7 @@ impl Backward<'_> {
         Ok(())
     }
 
-    /// Adds ones of the shape of `ys[i]`.
+    /// Adds a tensor of ones with the shape of `ys[i]`.
     fn ones(&self, i: usize, y: Output, dtype: DType) -> Result<Output> {
         let name = format!("grad_ys_{i}");
         let scope = self.scope_of(y.node)?;
@@ -254,7 +255,7 @@ impl Backward<'_> {
         Ok(if self.options.colocate { self.root.colocate_with(id) } else { self.root.clone() })
     }
 
-    /// Visits the nodes on the path, each after all its consumers on the path.
+    /// Processes the nodes on the path, each after all its consumers on the path.
     fn run(
         &mut self,
         ys: &[Output],

@@ -156,7 +156,8 @@ impl Graph {
         &self.inner[id.petgraph()]
     }
 
-    /// Returns a node for changes of its device and attributes. The name and the op must not be changed.
+    /// Returns a mutable node, whose device and attributes the caller may change. The name and the op must not be
+    /// changed.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.inner[id.petgraph()]
     }
@@ -183,7 +184,7 @@ impl Graph {
     }
 
     /// Adds a node without edges; the caller adds its edges by [`Graph::connect`]. Imports and loops need this
-    /// function, because they add some nodes before the nodes that they read.
+    /// function, because they add some nodes before the producers of those nodes.
     pub(crate) fn add_unconnected(&mut self, node: Node) -> Result<NodeId> {
         let id = NodeId::new(self.inner.node_count());
         match self.names.entry(node.name.clone()) {
@@ -255,7 +256,8 @@ impl Graph {
                 (e.weight().input, from)
             })
             .collect();
-        // petgraph lists the newest edge first, so the slots are in reverse order, unless a back edge was added late.
+        // petgraph lists the newest edge first, so the edges are in reverse order of their slots, unless a back edge
+        // was added late.
         slots.reverse();
         if !slots.is_sorted_by_key(|s| s.0) {
             slots.sort_by_key(|s| s.0);

@@ -26,7 +26,7 @@ struct InputNames {
     text: String,
     /// The byte offset in `text` at which each name ends.
     ends: Vec<usize>,
-    /// For each node, the index in `ends` after its last name.
+    /// For each node, the index in `ends` just after the node's last input name.
     nodes: Vec<usize>,
 }
 
@@ -99,12 +99,12 @@ impl Importer {
         Ok(id)
     }
 
-    /// Returns an imported node for changes.
+    /// Returns an imported node, whose device and attributes the caller may change.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         self.graph.node_mut(id)
     }
 
-    /// Returns the graph, for changes of its versions, function library and uninterpreted fields.
+    /// Returns the graph, whose versions, function library and uninterpreted fields the caller may change.
     pub fn graph_mut(&mut self) -> &mut Graph {
         &mut self.graph
     }

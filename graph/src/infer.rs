@@ -71,7 +71,7 @@ impl Shapes {
         }
     }
 
-    /// Records the value of an output, which need not belong to a node of the graph.
+    /// Records the value of an output; the output may belong to a node that is not in the graph yet.
     pub(crate) fn set_value(&mut self, output: Output, value: Tensor) {
         let (node, index) = (output.node.index(), output.index as usize);
         if self.outputs.len() <= node {
@@ -100,7 +100,8 @@ impl Shapes {
         values::constant(graph, self, output)
     }
 
-    /// Returns the shape that a vector of sizes describes; unknown sizes stay open.
+    /// Returns the partial shape whose sizes are the elements of `output`, a vector; unknown elements become unknown
+    /// sizes.
     pub fn value_as_shape(&self, graph: &Graph, output: Output) -> Result<PartialShape> {
         values::shape(graph, self, output)
     }
@@ -184,7 +185,8 @@ impl Infer<'_> {
         self.shapes.value(self.graph, *self.inputs.get(i)?)
     }
 
-    /// Returns the shape that input `i`, a vector of sizes, describes; unknown sizes stay open.
+    /// Returns the partial shape whose sizes are the elements of input `i`, a vector; unknown elements become unknown
+    /// sizes.
     pub fn value_as_shape(&self, i: usize) -> Result<PartialShape> {
         match self.inputs.get(i) {
             Some(&o) => self.shapes.value_as_shape(self.graph, o),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 /// The key under which Send and Recv exchange one tensor of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RendezvousKey {
-    /// The five parts as one string: the form on the wire, on which both sides must agree.
+    /// The five parts of the key joined by semicolons: the text on the wire, which must be equal at sender and
+    /// receiver.
     pub text: Arc<str>,
     pub src_device: Arc<str>,
     pub src_incarnation: u64,

@@ -50,7 +50,7 @@ impl Shape {
         Shape::default()
     }
 
-    /// Returns the shape with these dimensions.
+    /// Returns the shape with the sizes `dims`.
     ///
     /// # Errors
     /// `InvalidArgument` if the number of elements or the rank is out of range.
@@ -247,7 +247,7 @@ impl PartialShape {
         self.merge(other).is_ok()
     }
 
-    /// Returns the partial shape with the rank and sizes that are known in either of the two.
+    /// Returns the partial shape with the rank and sizes that are known in `self` or `other`.
     ///
     /// # Errors
     /// `InvalidArgument` if they contradict each other.

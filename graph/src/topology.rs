@@ -63,7 +63,8 @@ impl Topology {
         }
         for i in 0..nodes {
             let edges = &mut in_edges[in_start[i] as usize..in_start[i + 1] as usize];
-            // Control edges have the largest input number, so the sort puts them last, in the order of their addition.
+            // Control edges have the largest input number, so the stable sort puts them last, in the order of their
+            // addition.
             if !edges.is_sorted_by_key(|e| e.input) {
                 edges.sort_by_key(|e| e.input);
             }

@@ -18,7 +18,7 @@ const SCALE_ALPHA: f64 = 1.758_099_340_847_376_9;
 const FLOAT: &[(&str, &[DType])] = &[("T", FLOATS)];
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 
-/// Defines a kernel with one input.
+/// Defines the kernel of an activation function: output 0 is `$function` of each element of input 0.
 macro_rules! kernel {
     ($op:literal, $types:expr, $group:ident, $cost:ident, $function:ident) => {
         KernelDef::of($op, $types, |i| {
@@ -30,7 +30,8 @@ macro_rules! kernel {
     };
 }
 
-/// Defines a gradient kernel: input 0 is the incoming gradient, input 1 the activation's input or its output.
+/// Defines the kernel of an activation's gradient: input 0 is the incoming gradient, input 1 the activation's input or
+/// its output.
 macro_rules! gradient {
     ($op:literal, $types:expr, $group:ident, $cost:ident, $function:ident) => {
         KernelDef::of($op, $types, |i| {
@@ -85,13 +86,13 @@ macro_rules! rectifiable {
 
 rectifiable! { f32 = 6.0, f64 = 6.0, i8 = 6, i16 = 6, i32 = 6, i64 = 6, u8 = 6, u16 = 6, u32 = 6, u64 = 6 }
 
-/// Returns `max(x, 0)`; NaN stays NaN because the comparison is false for it.
+/// Returns `max(x, 0)`, and NaN if `x` is NaN, because `x <= 0` is then false.
 #[inline(always)]
 pub(super) fn relu<W: Rectifiable>(x: W) -> W {
     if x <= W::ZERO { W::ZERO } else { x }
 }
 
-/// The gradient of [`relu`], from the incoming gradient and the activation's input.
+/// Returns the gradient of [`relu`], given the incoming gradient and the activation's input.
 #[inline(always)]
 pub(super) fn relu_gradient<W: Number>(gradient: W, x: W) -> W {
     masked(gradient, x > W::ZERO)
@@ -104,13 +105,13 @@ pub(super) fn relu6<W: Rectifiable>(x: W) -> W {
     if y > W::SIX { W::SIX } else { y }
 }
 
-/// The gradient of [`relu6`], from the incoming gradient and the activation's input.
+/// Returns the gradient of [`relu6`], given the incoming gradient and the activation's input.
 #[inline(always)]
 pub(super) fn relu6_gradient<W: Rectifiable>(gradient: W, x: W) -> W {
     masked(gradient, x > W::ZERO && x < W::SIX)
 }
 
-/// Returns `gradient` times 1 if `open`, else times 0, so that a NaN gradient stays NaN in both cases.
+/// Returns `gradient` times 1 if `open`, else `gradient` times 0, so that a NaN gradient stays NaN in both cases.
 #[inline(always)]
 fn masked<W: Number>(gradient: W, open: bool) -> W {
     gradient.times(if open { W::ONE } else { W::ZERO })
@@ -122,25 +123,26 @@ pub(super) fn elu<W: Real>(x: W) -> W {
     if x < W::ZERO { x.exp_m1() } else { x }
 }
 
-/// The gradient of [`elu`], from the incoming gradient and the activation's output.
+/// Returns the gradient of [`elu`], given the incoming gradient and the activation's output.
 #[inline(always)]
 pub(super) fn elu_gradient<W: Real>(gradient: W, y: W) -> W {
     if y < W::ZERO { (y + W::ONE) * gradient } else { gradient }
 }
 
-/// Returns the scaled exponential linear unit.
+/// Returns the scaled exponential linear unit of `x`.
 #[inline(always)]
 pub(super) fn selu<W: Real>(x: W) -> W {
     if x < W::ZERO { W::of(SCALE_ALPHA) * x.exp_m1() } else { W::of(SCALE) * x }
 }
 
-/// The gradient of [`selu`], from the incoming gradient and the activation's output.
+/// Returns the gradient of [`selu`], given the incoming gradient and the activation's output.
 #[inline(always)]
 pub(super) fn selu_gradient<W: Real>(gradient: W, y: W) -> W {
     if y < W::ZERO { gradient * (y + W::of(SCALE_ALPHA)) } else { gradient * W::of(SCALE) }
 }
 
-/// Returns `ln(1 + exp(x))`; beyond the thresholds, where the difference is below rounding, `x` or `exp(x)` instead.
+/// Returns `ln(1 + exp(x))`. For large `x` returns `x`, and for very negative `x` returns `exp(x)`; both are equal to
+/// the logarithm up to rounding.
 #[inline(always)]
 pub(super) fn softplus<W: Real>(x: W) -> W {
     let threshold = W::epsilon().ln() + W::of(2.0);
@@ -153,7 +155,7 @@ pub(super) fn softplus<W: Real>(x: W) -> W {
     }
 }
 
-/// The gradient of [`softplus`], from the incoming gradient and the activation's input.
+/// Returns the gradient of [`softplus`], given the incoming gradient and the activation's input.
 #[inline(always)]
 pub(super) fn softplus_gradient<W: Real>(gradient: W, x: W) -> W {
     gradient / ((-x).exp() + W::ONE)
@@ -165,7 +167,7 @@ pub(super) fn softsign<W: Real>(x: W) -> W {
     x / (W::ONE + x.abs())
 }
 
-/// The gradient of [`softsign`], from the incoming gradient and the activation's input.
+/// Returns the gradient of [`softsign`], given the incoming gradient and the activation's input.
 #[inline(always)]
 pub(super) fn softsign_gradient<W: Real>(gradient: W, x: W) -> W {
     let s = W::ONE + x.abs();
@@ -181,7 +183,7 @@ fn alpha<T: Float>(init: &KernelInit<'_>) -> Result<T::Wide> {
     Ok(T::Wide::of(init.attr::<f32>("alpha")?.into()))
 }
 
-/// Makes a gradient kernel.
+/// Makes a kernel that sets output 0 to `function` of inputs 0 and 1, which must have equal shapes.
 fn gradient_kernel(dtype: DType, cost: Cost, function: ZipFunction) -> Result<Kernel> {
     Kernel::sync(move |ctx| zip(ctx, dtype, cost, &function))
 }
@@ -204,7 +206,8 @@ fn zip(ctx: &mut KernelContext<'_>, dtype: DType, cost: Cost, zip: &Zip<'_>) -> 
     Ok(())
 }
 
-/// Computes half the sum of squares. Summing blocks first keeps the rounding error from growing with the length.
+/// Computes half the sum of squares. The sums of blocks are added, so that the rounding error does not grow with the
+/// number of elements.
 fn l2_loss<T: Float>(ctx: &mut KernelContext<'_>) -> Result<()> {
     const LANES: usize = 16;
     let x = ctx.input(0)?.values::<T>()?;

@@ -1,5 +1,5 @@
 //! Bessel functions of orders 0 and 1, computed in double precision: by power series for small arguments, and by
-//! asymptotic expansions or integrals for large ones (Abramowitz and Stegun 9.6 and 9.7).
+//! asymptotic expansions or integrals for large arguments (Abramowitz and Stegun 9.6 and 9.7).
 
 use crate::numeric::elementwise;
 use crate::numeric::elementwise::Unary;
@@ -52,8 +52,8 @@ macro_rules! functions {
     };
 }
 
-// The functions without the suffix `e` multiply in the element's type, so they overflow where the exponential of
-// that type does.
+// `I0`, `I1`, `K0` and `K1` multiply by an exponential computed in type `T`, so they overflow or become 0 where that
+// exponential does.
 functions! {
     I0e = |x: T| first_scaled(0, x as f64) as T;
     I1e = |x: T| first_scaled(1, x as f64) as T;
@@ -88,7 +88,7 @@ fn at_positive(x: f64, function: fn(f64) -> f64) -> f64 {
 /// The argument above which the asymptotic expansion is exact to the last digit.
 const LARGE: f64 = 30.0;
 
-/// Returns `e^-|x| I(x)`.
+/// Returns `e^-|x| I(x)`; `I` is the modified Bessel function of the first kind of order `order`.
 fn first_scaled(order: u32, x: f64) -> f64 {
     let size = x.abs();
     let value = if size <= LARGE {
@@ -110,7 +110,8 @@ fn first_scaled(order: u32, x: f64) -> f64 {
     if order == 1 { value.copysign(x) } else { value }
 }
 
-/// Returns `I(x)`, computed by its power series; `x` must not be negative.
+/// Returns the modified Bessel function of the first kind `I(x)`, computed by its power series; `x` must not be
+/// negative.
 fn first_series(order: u32, x: f64) -> f64 {
     let quarter = x * x / 4.0;
     let mut term = if order == 0 { 1.0 } else { x / 2.0 };
@@ -125,7 +126,7 @@ fn first_series(order: u32, x: f64) -> f64 {
     sum
 }
 
-/// Returns `e^x K(x)`; infinity if `x` is 0 or negative.
+/// Returns `e^x K(x)`, or infinity if `x` is 0 or negative; `K` is the modified Bessel function of the second kind.
 fn second_scaled(order: u32, x: f64) -> f64 {
     if x <= 0.0 {
         return f64::INFINITY;
@@ -136,13 +137,13 @@ fn second_scaled(order: u32, x: f64) -> f64 {
     if x <= 1.0 { x.exp() * second_series(order, x) } else { second_integral(order, x) }
 }
 
-/// Returns `K(x)`, computed by its series around 0.
+/// Returns the modified Bessel function of the second kind `K(x)`, computed by its series around 0.
 fn second_series(order: u32, x: f64) -> f64 {
     /// Euler's constant.
     const GAMMA: f64 = 0.577_215_664_901_532_9;
     let quarter = x * x / 4.0;
     let log = (x / 2.0).ln() + GAMMA;
-    // Harmonic numbers of `k` and of `k + order`.
+    // Harmonic numbers `H(k)` and `H(k + order)`.
     let (mut low, mut high) = (0.0, f64::from(order));
     let mut power = if order == 0 { 1.0 } else { x / 2.0 };
     let mut sum = 0.0;

@@ -15,8 +15,8 @@ use graph::{DType, Shape, Tensor};
 
 const TYPES: &[(&str, &[DType])] = &[("T", NUMBERS)];
 
-/// Evaluates an expression with `$T` as the type that elements of a numeric dtype are added in. Signed integers are
-/// added as unsigned ones, whose sums have the same bits, so kernels access elements as the tensors' bytes.
+/// Evaluates an expression with `$T` as the type in which elements of a numeric dtype are added. Signed integers are
+/// added as unsigned integers, because the sums have the same bits, so kernels access elements as the tensors' bytes.
 macro_rules! summand {
     ($dtype:expr, $T:ident => $body:expr) => {
         dispatch!(@arms $dtype, $T => $body;
@@ -88,8 +88,8 @@ fn add_to_rows<T: Semiring>(out: &mut Tensor, x: Option<&Tensor>, bias: &Tensor,
     Ok(())
 }
 
-/// Adds biases to `x`, or to the values in `out` if `x` is `None`; each bias applies to `inner` consecutive
-/// elements.
+/// The operands of a bias addition: each bias is added to `inner` consecutive elements of `x`, or of `out` if `x` is
+/// `None`.
 struct AddRows<'a, T> {
     out: &'a mut [T],
     x: Option<&'a [T]>,
@@ -120,8 +120,8 @@ impl<T: Semiring> Vector for AddRows<'_, T> {
     }
 }
 
-/// Rows per partial sum. Rows are summed in blocks and then the block sums are added, so that the rounding error
-/// grows slowly with the number of rows and the result does not depend on the number of threads.
+/// Number of rows per partial sum. The sums of blocks of rows are added, so that the rounding error grows slowly with
+/// the number of rows and the result does not depend on the number of threads.
 const BLOCK_ROWS: usize = 512;
 
 /// A function `(sums, dy, inner, block_rows)` that sums the rows of `dy`, `block_rows` at a time, into `sums`: `inner`
@@ -162,7 +162,7 @@ fn sum_rows<T: Lane<Wide: Semiring>>(
     Ok(())
 }
 
-/// Adds rows to `sums`, `inner` consecutive elements to each sum.
+/// The operands of a sum over rows: of each row, `inner` consecutive elements are added to each of the `sums`.
 struct RowSums<'a, T: Lane> {
     rows: &'a [T],
     sums: &'a mut [T::Wide],
@@ -183,8 +183,8 @@ impl<T: Lane<Wide: Semiring>> Vector for RowSums<'_, T> {
             }
             return;
         }
-        // Four rows are added pairwise before each sum is updated, because successive additions to one sum must
-        // wait for each other.
+        // Four rows are added pairwise before each sum is updated, because two additions to one sum cannot run at the
+        // same time.
         let mut fours = rows.chunks_exact(4 * channels);
         for four in &mut fours {
             let (low, high) = four.split_at(2 * channels);

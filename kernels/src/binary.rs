@@ -55,8 +55,8 @@ functions! {
     ShiftRight: Integer, |x, y| x.shifted_right(y);
 }
 
-/// Floor or truncating division of half-precision numbers. The quotient is rounded to half precision before the
-/// fraction is dropped, like a division in that type, which changes quotients just below a whole number.
+/// Floor or truncating division of half-precision numbers. The quotient is rounded to half precision before its
+/// fraction is dropped, like in a division in half precision; this changes quotients just below a whole number.
 struct HalfQuotient<N, F>(PhantomData<(N, F)>);
 
 impl<N: Float<Wide = f32>, F: Binary<f32, Out = f32>> Binary<f32> for HalfQuotient<N, F> {
@@ -85,7 +85,8 @@ macro_rules! kernel {
     };
 }
 
-/// Defines the kernel of a function that calls a library for each element, so that it has no vector instructions.
+/// Defines the kernel of a function that calls a library for each element; its loop is not compiled with vector
+/// instructions.
 macro_rules! calls {
     ($op:literal, $group:ident, $types:expr, $Function:ident) => {
         KernelDef::of($op, &[("T", $types)], |init| {
@@ -94,7 +95,7 @@ macro_rules! calls {
     };
 }
 
-/// Defines a kernel of a function that gives the same bits for signed and unsigned integers.
+/// Defines the kernel of a function whose result has the same bits for signed and unsigned integers.
 macro_rules! wrapping {
     ($op:literal, $types:expr, $Function:ident) => {
         KernelDef::of($op, &[("T", $types)], |init| {
@@ -123,8 +124,8 @@ macro_rules! bitwise {
     };
 }
 
-/// Defines a kernel that refuses to divide integers by zero; `check` returns the error. `vector`: the division of
-/// floats has vector instructions; `calls`: it calls a library for each element.
+/// Defines a division kernel; `$check` returns an error if an integer divisor is zero. The loop over floats is compiled
+/// with vector instructions for `vector`, and without them for `calls`, functions that call a library for each element.
 macro_rules! division {
     ($op:literal, $types:expr, vector $Function:ident, $check:ident) => {
         division!(@of $op, $types, $Function, $check, zip_run)
@@ -147,7 +148,8 @@ macro_rules! division {
     };
 }
 
-/// Makes a kernel that first checks its inputs.
+/// Makes an element-wise kernel of two inputs that calls `check` before it computes, and fails with the error of
+/// `check`.
 fn checked_kernel(
     dtype: DType,
     check: fn(&KernelContext<'_>) -> Result<()>,
@@ -227,8 +229,8 @@ fn refuse_zero(ctx: &KernelContext<'_>) -> Result<()> {
     refuse(ctx, has_zero, || Error::invalid("Integer division by zero"))
 }
 
-/// Refuses zeros with TensorFlow's error for a division by zero in ops that it assumes cannot fail; clients rely on its
-/// text.
+/// Refuses zeros with the text of TensorFlow's error for a division by zero in ops that TensorFlow assumes cannot fail;
+/// clients rely on the text.
 fn refuse_zero_unexpectedly(ctx: &KernelContext<'_>) -> Result<()> {
     refuse(ctx, has_zero, || {
         Error::internal("Unexpected error in binary operator (only integer div and mod should have errors)")
@@ -288,8 +290,8 @@ fn concatenate(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Adds the inputs block by block, so that each input is read once and the sum stays in the cache. The sum can
-/// therefore overwrite any input that no other reader holds.
+/// Adds the inputs block by block, so that each input is read once and the sum stays in the cache. The sum overwrites
+/// an input that has no other reader.
 fn add_n(ctx: &mut KernelContext<'_>, lane: LaneType, add: ZipFunction) -> Result<()> {
     let mut inputs = (0..ctx.num_inputs()).map(|i| ctx.take_input(i)).collect::<Result<Vec<_>>>()?;
     let Some(first) = inputs.first() else { return Err(Error::invalid("AddN needs an input")) };

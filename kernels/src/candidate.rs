@@ -1,4 +1,4 @@
-//! Candidate samplers, which draw the classes of sampled losses: the same classes as TensorFlow for the same seeds.
+//! Candidate samplers, which draw the classes of sampled losses. The classes equal TensorFlow's for the same seeds.
 
 mod sampler;
 
@@ -27,7 +27,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Returns the number of classes.
+/// Returns the number of classes, the attribute `range_max`, from which the sampler draws.
 fn range(init: &KernelInit<'_>) -> Result<i64> {
     init.attr("range_max")
 }

@@ -19,7 +19,7 @@ trait To<R> {
     fn to(self) -> R;
 }
 
-/// Conversions between numbers like `as`, except those from floats to integers.
+/// Conversions between numbers with the result of `as`, except conversions from floats to integers.
 macro_rules! plain {
     ($($from:ident => [$($to:ident),*];)*) => {$(
         $(impl To<$to> for $from {
@@ -50,9 +50,9 @@ plain! {
     u64 => [f32, f64, u8, u16, u32];
 }
 
-/// Conversions from floats to integers like x86's: rounding towards zero. A value that a 32-bit register (64-bit
-/// for the wider types) cannot hold, NaN included, becomes the register's least value; narrower types then take its
-/// low bits.
+/// Conversions from floats to integers with x86's results: rounding towards zero. A value that a 32-bit register
+/// (64-bit for 64-bit integers) cannot represent, NaN included, becomes the register's least value; narrower integers
+/// take the register's low bits.
 macro_rules! truncating {
     ($($float:ident),*) => {$(
         impl To<i32> for $float {
@@ -120,8 +120,8 @@ complex!(f64, f32);
 /// A function that converts the bytes of a run of elements.
 type Convert = fn(&mut [u8], &[u8]);
 
-/// Returns the direct conversion between two dtypes in which elements are computed; `None` if the pair gives the same
-/// bits as another pair, or needs two conversions.
+/// Returns the direct conversion between two dtypes in which elements are computed; `None` if the conversion has the
+/// same bits as that of another pair of dtypes, or takes two steps.
 fn direct(from: DType, to: DType) -> Option<Convert> {
     macro_rules! conversions {
         ($($From:ident $from:ty => $($To:ident $to:ty),*;)*) => {
@@ -155,11 +155,11 @@ fn direct(from: DType, to: DType) -> Option<Convert> {
 /// A conversion between two types in which elements are computed.
 #[derive(Clone, Copy)]
 enum Conversion {
-    /// Both types have the same bits.
+    /// The elements are copied, because both types have the same bits.
     Copy,
     One(Convert),
-    /// A conversion to an intermediate type, and one from it to the result's type. `types` are the input's, the
-    /// intermediate, and the result's type.
+    /// A conversion to an intermediate type, followed by a conversion to the result's type. `types` holds the input's,
+    /// the intermediate and the result's type.
     Through {
         first: Convert,
         second: Convert,
@@ -168,7 +168,7 @@ enum Conversion {
 }
 
 impl Conversion {
-    /// Returns the conversion between the elements of two dtypes, or `None` if there is none.
+    /// Returns the conversion from elements of `from` to elements of `to`, or `None` if there is none.
     fn between(from: DType, to: DType) -> Option<Conversion> {
         let [from, to] = [from, to].map(|dtype| match dtype {
             DType::Half | DType::BFloat16 => DType::Float,
@@ -198,7 +198,7 @@ impl Conversion {
         }
     }
 
-    /// Converts the bytes of a run of elements.
+    /// Converts a run of elements from `x` to `out`, both as bytes.
     fn run(self, out: &mut [u8], x: &[u8]) {
         match self {
             Conversion::Copy => out.copy_from_slice(x),
@@ -216,9 +216,9 @@ impl Conversion {
     }
 }
 
-/// Returns two dtypes whose conversion gives the same bits, with unsigned integers instead of signed ones if possible.
-/// An integer's sign matters only if the integer is extended or becomes a float; a float becomes a narrow integer by
-/// way of the low bits of a wider one.
+/// Returns two dtypes whose conversion gives the same bits, with unsigned instead of signed integers if possible. An
+/// integer's sign matters only if the integer is extended or becomes a float; a float becomes a narrow integer by
+/// taking the low bits of a wider integer.
 fn with_same_bits(from: DType, to: DType) -> (DType, DType) {
     let is_extended = to.is_integer() && from.size() < to.size() || !to.is_integer() && to != DType::Bool;
     let is_narrow = from.is_integer() || from == DType::Bool || to.size() <= Some(2);
@@ -226,7 +226,7 @@ fn with_same_bits(from: DType, to: DType) -> (DType, DType) {
     (from, if is_narrow { unsigned(to) } else { to })
 }
 
-/// Returns the unsigned integers of the same size for signed ones, and other dtypes unchanged.
+/// Returns the unsigned integer dtype of the same size for a signed integer dtype, and any other dtype unchanged.
 fn unsigned(dtype: DType) -> DType {
     match dtype {
         DType::Int8 => DType::UInt8,

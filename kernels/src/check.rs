@@ -87,7 +87,7 @@ impl PrintStream {
         })
     }
 
-    /// Writes the text in one call, so that messages of concurrent steps do not mix.
+    /// Writes the text in one call, so that messages of concurrent steps are not interleaved.
     fn write(&self, text: &[u8]) -> Result<()> {
         match self {
             // A closed terminal must not fail the step.
@@ -109,7 +109,7 @@ impl PrintStream {
     }
 }
 
-/// Returns the string in a scalar tensor.
+/// Returns the string in a scalar string tensor.
 fn text_of(value: &Tensor) -> Result<&[u8]> {
     match value.as_strings()? {
         [text] if value.shape().rank() == 0 => Ok(text),

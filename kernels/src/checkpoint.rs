@@ -42,8 +42,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("RestoreSlice", &[], |init| restore_legacy(init, true)),
 ];
 
-/// Returns the tensor names in input 1 and the slice specs in input 2, one per name; an empty spec stands for the
-/// whole tensor.
+/// Returns the tensor names in input 1 and the slice specs in input 2, one spec per name; an empty spec means the whole
+/// tensor.
 fn names_and_slices(ctx: &AsyncContext) -> Result<(&[Bytes], &[Bytes])> {
     let (names, slices) = (ctx.input(1)?, ctx.input(2)?);
     if names.shape().rank() != 1 || slices.shape().rank() != 1 {
@@ -75,7 +75,7 @@ fn prefix(ctx: &AsyncContext) -> Result<PathBuf> {
     }
 }
 
-/// Parses a slice spec; `None` if it is empty.
+/// Parses a slice spec; returns `None` if the spec is empty, which means the whole tensor.
 fn parse_spec(slice: &Bytes) -> Result<Option<SliceSpec>> {
     if slice.is_empty() { Ok(None) } else { Ok(Some(SliceSpec::parse(&String::from_utf8_lossy(slice))?)) }
 }
@@ -97,14 +97,15 @@ fn checked_spec(slice: &Bytes, shape: &Shape) -> Result<Option<SliceSpec>> {
 
 fn save(ctx: &mut AsyncContext) -> Result<SmallVec<[Value; 4]>> {
     let prefix = prefix(ctx)?;
-    // The inputs are released below, so that an update of a variable that no other reader holds need not copy it.
+    // The inputs are dropped below, so that a variable need not copy its value for an update while the value is being
+    // written.
     let tensors = (3..ctx.inputs.len()).map(|i| ctx.input(i).cloned()).collect::<Result<Vec<_>>>()?;
     ctx.inputs.truncate(3);
     write(ctx, tensors, || bundle::Writer::create(prefix))?;
     Ok(SmallVec::new())
 }
 
-/// Writes `contents` to a bundle, each under its name in input 1; each content is dropped once it is written.
+/// Writes each of `contents` to a bundle under its name in input 1, and drops it once it is written.
 fn write<C: Content>(
     ctx: &AsyncContext,
     contents: Vec<C>,
@@ -123,7 +124,7 @@ fn write<C: Content>(
     Ok(writer.finish()?)
 }
 
-/// Checks that there are as many names as tensors.
+/// Checks that the number of names equals the number of tensors.
 fn check_count(names: usize, tensors: usize) -> Result<()> {
     if names != tensors {
         device::invalid!("Got {names} tensor names but {tensors} tensors.");
@@ -131,8 +132,7 @@ fn check_count(names: usize, tensors: usize) -> Result<()> {
     Ok(())
 }
 
-/// `RestoreV2`: reads from a bundle, or, if there is no bundle, from a checkpoint of the V1 format, like
-/// TensorFlow.
+/// `RestoreV2`: reads from a bundle, or from a checkpoint of the V1 format if there is no bundle, like in TensorFlow.
 fn restore(ctx: &mut AsyncContext, dtypes: &[DType]) -> Result<SmallVec<[Value; 4]>> {
     let prefix = prefix(ctx)?;
     let (names, slices) = names_and_slices(ctx)?;

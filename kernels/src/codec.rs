@@ -1,8 +1,8 @@
-//! Image files: decoding into pixels and encoding. Each format has a submodule; ops named after one format decode
-//! the others too, like TensorFlow's.
+//! Image files: decoding into pixels and encoding. Each format has a submodule; an op named after one format also
+//! decodes files of other formats, like in TensorFlow.
 //!
-//! JPEG files decode to within a few levels of TensorFlow's values, which depend on how its library rounds the
-//! cosine transform; all other formats decode to the same values.
+//! JPEG files decode to within a few levels of TensorFlow's values, which depend on how its library rounds the cosine
+//! transform; all other formats decode to the same values.
 
 mod bmp;
 mod decode;
@@ -50,7 +50,7 @@ enum Samples {
     Words(Vec<u16>),
 }
 
-/// The limit of an image's samples; files that claim this many or more are refused.
+/// The limit of an image's samples; a file whose header states this number or more is refused.
 const MOST_SAMPLES: usize = 1 << 29;
 
 /// Returns the number of samples of an image.

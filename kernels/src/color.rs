@@ -110,7 +110,8 @@ fn map_pixels<W: Real>(x: &Tensor, pixel: impl Fn([W; 3]) -> [W; 3] + Sync) -> R
     Ok(out)
 }
 
-/// Sets output 0 to input 0 with `pixel` applied to each pixel, given the scalar in input 1, which errors call `name`.
+/// Sets output 0 to input 0 with `pixel` applied to each pixel and the scalar in input 1; `name` is the scalar's name
+/// in errors.
 fn adjust(
     ctx: &mut KernelContext<'_>,
     name: &str,

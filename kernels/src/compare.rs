@@ -71,7 +71,7 @@ macro_rules! ordering {
     };
 }
 
-/// Defines the kernel of a comparison by another one, `Function`, with exchanged operands.
+/// Defines the kernel of a comparison as `$Function` of the exchanged operands, for example `x > y` as `y < x`.
 macro_rules! exchanged {
     ($op:literal, $Function:ident) => {
         KernelDef::of($op, &[("T", REALS)], |init| {

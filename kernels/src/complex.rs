@@ -31,7 +31,7 @@ parts! {
     Angle, |z| z.arg();
 }
 
-/// The construction of a complex number from its parts, as an element-wise function.
+/// The complex number with a given real and imaginary part, as an element-wise function of both.
 struct FromParts;
 
 impl<P: num_traits::Float> Binary<P> for FromParts {

@@ -48,14 +48,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// A function that joins inputs row by row; see [`join`].
+/// A function that concatenates a range of inputs by a layout; see [`join`].
 type JoinFn = fn(&KernelContext<'_>, Range<usize>, ConcatLayout) -> Result<Tensor>;
 
 fn join_fn(dtype: DType) -> Result<JoinFn> {
     copied!(dtype, E => Ok(join::<E> as JoinFn))
 }
 
-/// Joins inputs row by row: each of the `prefix` rows of the result is one row of every input, and input `i`
+/// Concatenates inputs row by row: each of the `prefix` rows of the result is one row of every input, and input `i`
 /// contributes `rows[i]` elements to each row.
 fn join<E: CopiedElement>(
     ctx: &KernelContext<'_>,
@@ -79,7 +79,7 @@ fn join<E: CopiedElement>(
 fn concat(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usize, join: JoinFn) -> Result<()> {
     let layout = concat_layout(ctx, values.clone(), axis)?;
     let rows = &layout.rows;
-    // An input that alone has elements is the result.
+    // If only one input has elements, the result is that input.
     if let Some(n) = rows.iter().position(|&r| r > 0)
         && rows[n + 1..].iter().all(|&r| r == 0)
     {
@@ -92,7 +92,7 @@ fn concat(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usize, join: 
     Ok(())
 }
 
-/// `ConcatOffset`: outputs the offset of each input within their concatenation.
+/// `ConcatOffset`: outputs the offset of each input in the concatenation of all inputs.
 fn concat_offset(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
     let (&[axis], 0) = (ctx.input(0)?.to_i64s()?.as_slice(), ctx.input(0)?.shape().rank()) else {
         invalid!("Concat dim tensor should be a scalar integer, but got shape {}", ctx.input(0)?.shape());
@@ -131,7 +131,7 @@ fn concat_offset(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
             }
         };
         ctx.set_output(i - 1, out);
-        // The sizes come from the client, not from an existing tensor, so their sum may overflow; it wraps.
+        // The sizes come from the client, not from existing tensors, so their sum may overflow; the addition wraps.
         offset = offset.wrapping_add(sizes[at]);
     }
     Ok(())
@@ -147,7 +147,7 @@ fn stack(ctx: &mut KernelContext<'_>, axis: i64, join: JoinFn) -> Result<()> {
     Ok(())
 }
 
-/// Sets the outputs to the parts of a split.
+/// Sets each output to its part of the input that is split; `take` copies a part.
 fn cut(ctx: &mut KernelContext<'_>, cut: &SplitPlan, take: TakeFn) -> Result<()> {
     let input = ctx.take_input(cut.input)?;
     let shape = input.shape().clone();

@@ -76,7 +76,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// A function that returns a tensor of the given shape whose elements all equal the only element of another tensor.
 type BuildFilledFn = fn(&Tensor, Shape) -> Result<Tensor>;
 
-/// A function that writes a sequence of numbers into a tensor; two scalars determine the sequence.
+/// A function that fills a tensor with a sequence of numbers, given its start and its step, or its start and its end.
 type WriteNumbersFn = fn(&Tensor, &Tensor, &mut Tensor) -> Result<()>;
 
 /// A function that sets the elements of a tensor to 1.
@@ -85,7 +85,7 @@ type WriteOnesFn = fn(&mut Tensor) -> Result<()>;
 /// A function that returns a tensor with a band of each of its matrices; see [`band_part`].
 type BuildBandFn = fn(&Tensor, [usize; 2], [i64; 2]) -> Result<Tensor>;
 
-/// `Const`: parses the value once; every step shares it.
+/// `Const`: parses the value once and outputs the same tensor in every step.
 fn constant(init: &KernelInit<'_>) -> Result<Kernel> {
     let (value, dtype) = (init.attr::<Tensor>("value")?, init.attr::<DType>("dtype")?);
     if value.dtype() != dtype {
@@ -149,7 +149,7 @@ fn range(ctx: &mut KernelContext<'_>, write: WriteNumbersFn) -> Result<()> {
     Ok(())
 }
 
-/// Writes the numbers from `start` on, each `delta` after the one before.
+/// Sets the elements of `out` to `start + i * delta` for `i` = 0, 1, 2, ….
 fn write_floats<T>(start: &Tensor, delta: &Tensor, out: &mut Tensor) -> Result<()>
 where
     T: Element + Float,
@@ -162,7 +162,7 @@ where
     Ok(())
 }
 
-/// Writes the numbers from `start` on, each `delta` after the one before.
+/// Sets the elements of `out` to `start + i * delta` for `i` = 0, 1, 2, …, with wrapping addition.
 fn write_integers<T>(start: &Tensor, delta: &Tensor, out: &mut Tensor) -> Result<()>
 where
     T: Element + num_traits::WrappingAdd,
@@ -186,7 +186,7 @@ fn linspace(ctx: &mut KernelContext<'_>, write: WriteNumbersFn) -> Result<()> {
     Ok(())
 }
 
-/// Writes numbers at equal distances from `start` to `stop`; there is at least one.
+/// Fills `out`, which must not be empty, with evenly spaced numbers from `start` to `stop`.
 fn write_between<T>(start: &Tensor, stop: &Tensor, out: &mut Tensor) -> Result<()>
 where
     T: Element + Float,
@@ -199,7 +199,7 @@ where
     for (i, o) in values.iter_mut().enumerate() {
         *o = start + step * i.as_();
     }
-    // The ends are set exactly, also if the step between them is infinite or NaN.
+    // The last element is set to `stop` exactly, also if the step is infinite or NaN.
     values[last] = stop;
     values[0] = start;
     Ok(())
@@ -218,13 +218,13 @@ fn one_hot(init: &KernelInit<'_>) -> Result<Kernel> {
 /// A function that returns a one-hot encoding with the values `on` and `off`; see [`encoded`].
 type EncodeFn = fn(&Tensor, &Tensor, &OneHotPlan) -> Result<Tensor>;
 
-/// The shape of a one-hot encoding, and the classes that it encodes.
+/// The plan of a one-hot encoding: its shape, and the classes that are encoded.
 struct OneHotPlan {
     classes: Vec<i64>,
     shape: Shape,
     /// The size of the new axis.
     depth: usize,
-    /// The number of elements from one index of the new axis to the next.
+    /// The number of elements between neighbouring indices of the new axis.
     suffix: usize,
 }
 
@@ -311,8 +311,8 @@ fn diag(ctx: &mut KernelContext<'_>, embed: EmbedFn) -> Result<()> {
     Ok(())
 }
 
-/// Returns the matrices of a tensor with zeros outside of a band, which has `lower` diagonals below the main diagonal
-/// and `upper` diagonals above it.
+/// Returns the matrices of a tensor with zeros outside of a band of diagonals: the main diagonal, `lower` diagonals
+/// below it and `upper` diagonals above it.
 fn band_part<E: CopiedElement>(
     input: &Tensor,
     [rows, columns]: [usize; 2],

@@ -1,4 +1,4 @@
-//! `RefSelect`; the executor itself implements the other control-flow ops.
+//! The kernel of `RefSelect`. The executor implements all other control-flow ops itself.
 
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};

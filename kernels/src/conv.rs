@@ -1,5 +1,5 @@
 //! Convolutions over images and volumes, and their gradients. Convolutions over images computed in `f32` read the
-//! images in place ([`stencil`], [`filter_gradient`]); the others are products of patches and filter
+//! images in place ([`stencil`], [`filter_gradient`]); all other convolutions are products of patches and filter
 //! ([`patch_product`]). Depthwise convolutions are separate, because their matrices would be vectors.
 
 mod band;
@@ -30,8 +30,8 @@ use graph::{DType, Shape, Tensor};
 
 const FLOATS_AND_INT: &[DType] = &[DType::Float, DType::Double, DType::Half, DType::BFloat16, DType::Int32];
 
-/// Evaluates an expression with `$W` as the type that elements of a dtype are computed in: a float type or, `with i32`,
-/// also `i32`.
+/// Evaluates an expression with `$W` as the type in which elements of `$dtype` are computed: a float type or, with the
+/// argument `with i32`, also `i32`.
 macro_rules! wide {
     ($dtype:expr, $W:ident => $body:expr) => {
         crate::numeric::dispatch::dispatch!(@arms wide_dtype($dtype), $W => $body; Float f32, Double f64)
@@ -107,12 +107,12 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// The filter packed for products, cached by the sizes of the convolution except the batch size.
 type PackedFilterCache = OperandCache<ConvSizes, Vec<Panels>>;
 
-/// Returns whether the computation is in `f32`.
+/// Returns whether `W` is `f32`.
 fn is_single<W: Number>() -> bool {
     W::DTYPE == DType::Float
 }
 
-/// The forward convolution of images or volumes.
+/// Computes the forward convolution of images or volumes.
 fn forward<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv, packed: &PackedFilterCache) -> Result<()> {
     let (input, filter, dtype) = (ctx.input(0)?, ctx.input(1)?, ctx.input(0)?.dtype());
     let sizes = conv.sizes(input.shape(), filter.shape())?;
@@ -154,7 +154,7 @@ fn check_out_backprop(ctx: &KernelContext<'_>, conv: &Conv, sizes: &ConvSizes, d
     Ok(())
 }
 
-/// Returns the shape with the channels moved to the end.
+/// Returns the shape with its channel dimension moved to the end.
 fn channels_last(shape: &Shape, format: DataFormat) -> Result<Shape> {
     Ok(match *shape.dims() {
         [a, b, c, d] => Shape::new(&format.to_nhwc([a, b, c, d]))?,
@@ -163,7 +163,7 @@ fn channels_last(shape: &Shape, format: DataFormat) -> Result<Shape> {
     })
 }
 
-/// The gradient with respect to the input.
+/// Computes the gradient of a convolution with respect to its input.
 fn backprop_input<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
     let (filter, dy, dtype) = (ctx.input(1)?, ctx.input(2)?, ctx.input(2)?.dtype());
     let shape = input_shape(ctx, conv)?;
@@ -197,7 +197,7 @@ fn backprop_input<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result
     Ok(())
 }
 
-/// The gradient with respect to the filter.
+/// Computes the gradient of a convolution with respect to its filter.
 fn backprop_filter<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
     let (input, dy, dtype) = (ctx.input(0)?, ctx.input(2)?, ctx.input(2)?.dtype());
     let shape = Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?;

@@ -43,8 +43,8 @@ struct Scores<'a, T> {
 }
 
 impl<'a, T: Element> Scores<'a, T> {
-    /// Reads input 0 and the lengths in input `lengths`. `unfit` is the error code if the number of lengths is not
-    /// the batch size or a length exceeds the time; negative lengths count as 0.
+    /// Reads the scores in input 0 and the sequence lengths in input `lengths`. `unfit` is the error code if the number
+    /// of lengths is not the batch size or a length exceeds the number of time steps; negative lengths count as 0.
     fn of(ctx: &'a KernelContext<'_>, lengths: usize, unfit: Code) -> Result<Scores<'a, T>> {
         let (inputs, lengths) = (ctx.input(0)?, ctx.input(lengths)?);
         let &[time, batch, classes] = inputs.shape().dims() else {
@@ -75,13 +75,13 @@ impl<'a, T: Element> Scores<'a, T> {
         Ok(Scores { values: inputs.values()?, time, batch, classes, lengths })
     }
 
-    /// Returns the scores of the classes at one time of a sequence.
+    /// Returns the scores of the classes at one time step of a sequence.
     fn at(&self, time: usize, sequence: usize) -> &'a [T] {
         &self.values[(time * self.batch + sequence) * self.classes..][..self.classes]
     }
 }
 
-/// Returns `ln(exp(a) + exp(b))`.
+/// Returns `ln(exp(a) + exp(b))`, without overflow.
 fn log_sum<T: Real>(a: T, b: T) -> T {
     if a == T::neg_infinity() {
         return b;
@@ -100,7 +100,7 @@ fn log_softmax<T: Real>(scores: &[T]) -> Vec<T> {
     scores.iter().map(|&s| s - max - sum.ln()).collect()
 }
 
-/// Outputs label sequences as a sparse matrix; `at` is the numbers of the outputs for its indices, values and shape.
+/// Outputs label sequences as a sparse matrix; `at` holds the output numbers for its indices, its values and its shape.
 fn set_sparse(ctx: &mut KernelContext<'_>, at: [usize; 3], sequences: &[Vec<i64>]) -> Result<()> {
     let indices =
         sequences.iter().enumerate().flat_map(|(b, s)| (0..s.len()).flat_map(move |i| [b as i64, i as i64]));

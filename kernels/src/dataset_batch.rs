@@ -94,8 +94,8 @@ fn windowing(ctx: &KernelContext<'_>, drop_remainder: bool) -> Result<Windowing>
     })
 }
 
-/// Returns the padded shapes, in the `count` inputs from 2 on, and the padding values, in the inputs after them up
-/// to `end`.
+/// Returns the padded shapes, in the `count` inputs from input 2 on, and the padding values, in the next inputs before
+/// input `end`.
 fn padding(ctx: &KernelContext<'_>, count: usize, end: usize) -> Result<(Vec<PartialShape>, Vec<Tensor>)> {
     let shapes = (2..2 + count).map(|i| {
         let shape = ctx.input(i)?;

@@ -115,17 +115,17 @@ fn mapped_and_batched(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// A function that returns how far an interleave dataset reads ahead, given the numbers in the inputs after
-/// `block_length`, and the block length.
+/// A function that returns how far an interleave dataset reads ahead, given the block length and the values of the
+/// integer inputs that follow `block_length`.
 type PrefetchFn = fn(&[i64], i64) -> Option<InterleavePrefetch>;
 
-/// The [`PrefetchFn`] of op versions whose only such input is `num_parallel_calls`.
+/// The [`PrefetchFn`] of op versions in which `num_parallel_calls` is the only integer input after `block_length`.
 fn calls_only(numbers: &[i64], block_length: i64) -> Option<InterleavePrefetch> {
     numbers.first().map(|datasets| InterleavePrefetch { datasets: *datasets, elements: block_length })
 }
 
-/// The [`PrefetchFn`] of the first op version, with `sloppy`, `buffer_output_elements` and `prefetch_input_elements`.
-/// The order is deterministic even if `sloppy` allows any.
+/// The [`PrefetchFn`] of the first op version, whose inputs after `block_length` are `sloppy`, `buffer_output_elements`
+/// and `prefetch_input_elements`. The order is deterministic even if `sloppy` is true.
 fn legacy(numbers: &[i64], _: i64) -> Option<InterleavePrefetch> {
     numbers.first().map(|elements| InterleavePrefetch { datasets: -1, elements: *elements })
 }

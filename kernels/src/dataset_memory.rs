@@ -36,7 +36,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("DummyMemoryCache", &[], dummy),
 ];
 
-/// A seed generator as a resource of a device.
+/// The resource behind a handle to a seed generator.
 #[derive(Debug)]
 struct SharedSeeds(Arc<SeedGenerator>);
 
@@ -44,7 +44,7 @@ impl Resource for SharedSeeds {
     const KIND: &'static str = "SeedGeneratorManager";
 }
 
-/// A memory cache as a resource of a device.
+/// The resource behind a handle to a memory cache.
 #[derive(Debug)]
 struct SharedCache(Arc<MemoryCache>);
 
@@ -52,10 +52,10 @@ impl Resource for SharedCache {
     const KIND: &'static str = "MemoryCacheManager";
 }
 
-/// The type name in a handle without an object; each pipeline that gets such a handle makes its own object.
+/// The type name in a handle that refers to no object; each pipeline that gets the handle makes its own object.
 const DUMMY: &str = "DummyResource";
 
-/// Returns a handle with this name and kind on a device.
+/// Returns a handle to the resource `name` of kind `kind` on a device.
 pub(super) fn handle(device: &Arc<Device>, name: String, kind: &'static str) -> ResourceHandle {
     ResourceHandle {
         device: device.name().to_string().into(),
@@ -67,7 +67,7 @@ pub(super) fn handle(device: &Arc<Device>, name: String, kind: &'static str) -> 
     }
 }
 
-/// Returns a name that no other object has.
+/// Returns a name for an object of kind `kind` that no other object has.
 pub(super) fn anonymous(kind: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("_Anonymous{kind}{}", NEXT.fetch_add(1, Ordering::Relaxed))
@@ -82,7 +82,7 @@ fn output_anonymous<T: Resource>(ctx: &mut KernelContext<'_>, object: T) -> Resu
     Ok(())
 }
 
-/// Makes a kernel that outputs a handle without an object.
+/// Makes a kernel that outputs a handle that refers to no object.
 fn dummy(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let handle = handle(ctx.device(), DUMMY.to_owned(), DUMMY);
@@ -114,7 +114,8 @@ pub(super) fn seed_generator(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<Se
     Ok(ctx.resources().lookup::<SharedSeeds>(&handle.container, &handle.name)?.0.clone())
 }
 
-/// Returns the seed generator behind the handle in input `i`, or new seeds if the handle is a dummy.
+/// Returns the seed generator behind the handle in input `i`. If the handle is a dummy, returns a source of generators
+/// that start from `seeds`.
 pub(super) fn seed_source(
     ctx: &KernelContext<'_>,
     i: usize,
@@ -127,7 +128,7 @@ pub(super) fn seed_source(
     }
 }
 
-/// Returns the cache behind the handle in input `i`, or one per pipeline if the handle is a dummy.
+/// Returns the cache behind the handle in input `i`. If the handle is a dummy, each pipeline gets its own cache.
 pub(super) fn cache_source(ctx: &KernelContext<'_>, i: usize) -> Result<CacheSource> {
     let handle = handle_input(ctx, i)?;
     match &*handle.type_name {

@@ -54,7 +54,7 @@ fn to_graph(_: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// `DatasetFromGraph`: outputs the dataset of a name that [`to_graph`] made in the same step.
+/// `DatasetFromGraph`: outputs the dataset whose name was made by [`to_graph`] in the same step.
 fn from_graph(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let [name] = ctx.input(0)?.as_strings()? else { device::invalid!("graph_def must be a scalar") };

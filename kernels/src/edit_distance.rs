@@ -32,7 +32,7 @@ fn distance_of_strings([a, b]: [&Tensor; 2], [from, to]: [Range<usize>; 2]) -> R
     Ok(distance(&a.as_strings()?[from], &b.as_strings()?[to]))
 }
 
-/// Outputs the distance of each pair of sequences that have the same index in both sparse tensors.
+/// Outputs the edit distance of each pair of sequences that have the same index in both sparse tensors.
 fn distances(ctx: &mut KernelContext<'_>, normalize: bool, distance: Distance) -> Result<()> {
     let (hypothesis, truth) = (Coo::of(ctx, 0)?, Coo::of(ctx, 3)?);
     if hypothesis.rank() != truth.rank() || truth.rank() == 0 {

@@ -51,7 +51,7 @@ impl Types {
     }
 }
 
-/// Returns the elements of an operand in the order of its kept axes, each summed over the other axes.
+/// Returns the elements of an operand in the order of its kept axes, summed over all other axes of the operand.
 fn packed<W: Arithmetic>(values: &[W], operand: &OperandAxes) -> Vec<W> {
     let mut out = Vec::new();
     walk(&operand.kept, 0, &mut |start| {

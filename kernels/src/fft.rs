@@ -29,7 +29,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("IRFFT3D", REAL, |i| complex_to_real(i, 3)),
 ];
 
-/// Transforms every line along an axis.
+/// Applies the one-dimensional transform to every line of elements along `axis`, in place.
 fn transform(values: &mut [C], dims: &[usize], axis: usize, direction: FftDirection) {
     let (len, inner) = (dims[axis], dims[axis + 1..].iter().product::<usize>());
     if values.is_empty() {
@@ -47,7 +47,7 @@ fn transform(values: &mut [C], dims: &[usize], axis: usize, direction: FftDirect
     }
 }
 
-/// Returns the elements of a tensor of any float or complex type.
+/// Returns the elements of a tensor of any float or complex type as complex numbers in double precision.
 fn read(input: &Tensor) -> Result<Vec<C>> {
     Ok(match input.dtype() {
         Float => input.values::<f32>()?.iter().map(|&v| C::new(v.into(), 0.0)).collect(),
@@ -59,7 +59,7 @@ fn read(input: &Tensor) -> Result<Vec<C>> {
     })
 }
 
-/// Returns a tensor of type `dtype` with each element divided by `by`; a real type takes the real parts.
+/// Returns `values`, divided by `by`, as a tensor of dtype `dtype`; a real dtype keeps only the real parts.
 fn write(dtype: DType, shape: Shape, values: &[C], by: f64) -> Result<Tensor> {
     let mut out = Tensor::unspecified(dtype, shape)?;
     match dtype {
@@ -93,7 +93,7 @@ fn complex_to_complex(axes: usize, direction: FftDirection) -> Result<Kernel> {
     })
 }
 
-/// Returns the first `taken` elements of each of the innermost axes.
+/// Returns `values` with each of the innermost axes cut to the size in `taken`.
 fn cropped(values: &[C], shape: &[usize], taken: &[usize]) -> Vec<C> {
     let first = shape.len() - taken.len();
     let mut dims = shape.to_vec();

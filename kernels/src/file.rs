@@ -51,7 +51,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Returns the string in a scalar tensor, which errors call `name`.
+/// Returns the string in a scalar tensor; error messages call the tensor `name`.
 pub(super) fn scalar_string<'a>(tensor: &'a Tensor, name: &str) -> Result<&'a Bytes> {
     match (tensor.shape().rank(), tensor.as_strings()?) {
         (0, [string]) => Ok(string),

@@ -83,7 +83,7 @@ fn remote_call(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Returns the device named `target`; parts that the name leaves out are those of the caller's device.
+/// Returns the device named `target`; missing parts of the name come from `own`, the caller's device.
 fn target_of(target: &Tensor, own: &DeviceSpec) -> Result<DeviceName> {
     let [target] = target.as_strings()? else { device::invalid!("target must be a scalar") };
     let target = String::from_utf8_lossy(target);
@@ -125,7 +125,7 @@ fn case(init: &KernelInit<'_>) -> Result<Kernel> {
 /// The inputs or results of a function.
 type Values = SmallVec<[Value; 4]>;
 
-/// A running `While` loop, which continues on whichever thread a call of its functions ends.
+/// A running `While` loop; each call of its functions continues the loop on the thread that completes the call.
 struct WhileLoop {
     step: Arc<Step>,
     cond: Arc<dyn Function>,
@@ -149,7 +149,7 @@ fn while_(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Checks that the loop body returns `state` values, whose types equal those of its arguments from number `before` on.
+/// Checks that the loop body returns `state` values with the types of its arguments from index `before` on.
 fn check_loop(body: &dyn Function, state: usize, before: usize) -> Result<()> {
     let types = body.return_types();
     if types.len() != state || body.arg_types().get(before..) != Some(types) {
@@ -164,7 +164,7 @@ fn check_loop(body: &dyn Function, state: usize, before: usize) -> Result<()> {
 }
 
 impl WhileLoop {
-    /// Evaluates the condition, then runs the body or ends the loop.
+    /// Evaluates the condition on `state`, then runs the body or ends the loop.
     fn check_condition(self, state: Values) {
         let (step, cond) = (self.step.clone(), self.cond.clone());
         let arguments = state.clone();
@@ -192,7 +192,7 @@ impl WhileLoop {
     }
 }
 
-/// Returns the boolean that a condition returned.
+/// Returns the truth value of the first result of a `While` condition.
 fn truth_of(values: &Values) -> Result<bool> {
     match values.first() {
         Some(Value::Host(tensor)) => is_true(tensor),
@@ -200,7 +200,7 @@ fn truth_of(values: &Values) -> Result<bool> {
     }
 }
 
-/// A running `For` loop, whose body takes the counter and the state.
+/// A running `For` loop, whose body takes the counter and the loop state.
 struct ForLoop {
     step: Arc<Step>,
     body: Arc<dyn Function>,
@@ -243,7 +243,7 @@ impl ForLoop {
             return (self.done)(Ok(state));
         }
         let (step, body) = (self.step.clone(), self.body.clone());
-        // The counter is in the range of `int32`, because both bounds are.
+        // The counter fits into `int32`, because both bounds of the loop are `int32`.
         let counter = Value::Host(Tensor::from(self.at as i32));
         self.at += self.delta;
         body.call(
@@ -286,7 +286,7 @@ pub(super) fn is_true(tensor: &Tensor) -> Result<bool> {
 }
 
 /// `DeviceIndex`: outputs the index of the kernel's device type in the attribute `device_names`, or the number of names
-/// if it is missing there.
+/// if `device_names` does not contain the type.
 fn device_index(init: &KernelInit<'_>) -> Result<Kernel> {
     let names = init.attr::<Vec<bytes::Bytes>>("device_names")?;
     let own = init.device.name().device_type.clone();

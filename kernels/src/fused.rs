@@ -49,7 +49,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// Returns the kernel that runs `first` and then each op of `then`. Output 0 is the result of the last op; further
-/// outputs are those of `first`.
+/// outputs are the further outputs of `first`.
 fn chain(init: &KernelInit<'_>, first: FusedOp, then: Vec<FusedOp>) -> Result<Kernel> {
     check_inputs(init, first.inputs, &then)?;
     Kernel::sync(move |ctx| {

@@ -168,8 +168,8 @@ struct SliceStarts {
     length: usize,
 }
 
-/// Reads the index vectors along the last axis of `indices` as slices of a tensor of the given shape. Indices out
-/// of range are an error with a message made by `bad`, unless `ignore`.
+/// Returns the slices of a tensor of shape `shape` that the index vectors along the last axis of `indices` select. An
+/// index out of range is skipped if `ignore` is set, else an error whose message `bad` makes.
 fn slice_starts(
     indices: &Tensor,
     shape: &Shape,
@@ -271,7 +271,7 @@ fn scatter_slices(ctx: &KernelContext<'_>, ignore: bool) -> Result<(SliceStarts,
     Ok((slices, shape))
 }
 
-/// A function that adds each update to the slice that its index vector selects.
+/// A function `(slices, updates, out)` that adds each update to the slice of `out` that its index vector selects.
 type AddSlices = fn(&SliceStarts, &Tensor, &mut Tensor) -> Result<()>;
 
 fn add_slices<T: Semiring>(slices: &SliceStarts, updates: &Tensor, out: &mut Tensor) -> Result<()> {
@@ -279,7 +279,7 @@ fn add_slices<T: Semiring>(slices: &SliceStarts, updates: &Tensor, out: &mut Ten
     Ok(())
 }
 
-/// Combines each update with the slice that its index vector selects, by `add`.
+/// Combines each update with the slice of `out` that its index vector selects, calling `add` for each element.
 fn scatter<T>(slices: &SliceStarts, updates: &[T], out: &mut [T], add: impl Fn(&mut T, &T)) {
     if slices.length == 0 {
         return;

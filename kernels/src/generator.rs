@@ -39,7 +39,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Advances the generator's state and returns the state before.
+/// Advances the generator's state and returns the previous state.
 fn skip(ctx: &KernelContext<'_>, generator: &Generator) -> Result<Philox> {
     generator.reserve(ctx, groups_to_skip(ctx)?)
 }

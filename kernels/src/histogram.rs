@@ -13,7 +13,8 @@ use std::cmp::Ordering;
 const FOUR: &[DType] = &[Int32, Int64, Float, Double];
 const BOUNDS: &[(&str, &[DType])] = &[("T", REALS), ("out_type", INDEX)];
 
-/// Evaluates an expression like [`dispatch!`] with `$T` as the Rust type of a dtype, which must be one of [`FOUR`].
+/// Evaluates an expression with `$T` bound to the Rust type of a dtype, like [`dispatch!`], but only for the dtypes in
+/// [`FOUR`].
 macro_rules! dispatch_four {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
@@ -64,7 +65,7 @@ type Bucketize = fn(&mut [i32], &Tensor, &[f32]) -> Result<()>;
 
 fn bucketize<T: Element + ToPrimitive>(out: &mut [i32], input: &Tensor, bounds: &[f32]) -> Result<()> {
     for (o, v) in out.iter_mut().zip(input.values::<T>()?) {
-        // NaN falls into the last bucket, because it is less than no bound.
+        // NaN belongs to the last bucket, because it is below no boundary.
         let value = number(*v);
         let is_below = |bound: &f32| {
             let order = value.partial_cmp(&f64::from(*bound));
@@ -75,7 +76,7 @@ fn bucketize<T: Element + ToPrimitive>(out: &mut [i32], input: &Tensor, bounds: 
     Ok(())
 }
 
-/// Returns counts as a vector of type `dtype`.
+/// Returns `counts` as a vector of type `dtype`.
 fn counts(dtype: DType, counts: &[i64]) -> Result<Tensor> {
     Ok(match dtype {
         Int64 => Tensor::vector(counts)?,
@@ -85,10 +86,10 @@ fn counts(dtype: DType, counts: &[i64]) -> Result<Tensor> {
 
 type CountInBins = fn(&Tensor, &Bins) -> Result<Tensor>;
 
-/// Counts the values in each bin.
+/// Returns the number of values in each bin as a tensor.
 fn count_in_bins<T: Element + ToPrimitive>(values: &Tensor, bins: &Bins) -> Result<Tensor> {
     let values = values.values::<T>()?;
-    // A single bin takes all values, NaN included.
+    // If there is a single bin, it takes all values, NaN included.
     if bins.count > 1 && values.iter().any(|&v| number(v).is_nan()) {
         return Err(Error::invalid("Histogram values must not contain NaN"));
     }
@@ -103,8 +104,8 @@ fn count_in_bins<T: Element + ToPrimitive>(values: &Tensor, bins: &Bins) -> Resu
     Ok(all)
 }
 
-/// Makes the kernel of `Bincount` and `DenseBincount`: for each number, the sum of the weights (1 if there are none) of
-/// its occurrences, row by row for a matrix; if `binary`, 1 for every number that occurs.
+/// Makes the kernel of `Bincount` and `DenseBincount`: for each integer, the sum of the weights of its occurrences (1
+/// each if there are no weights), row by row for a matrix; if `binary`, 1 for every integer that occurs.
 fn count_numbers(init: &KernelInit<'_>, binary: bool) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let sum = dispatch_four!(dtype, T => sum_weights::<T> as SumWeights)?;
@@ -146,8 +147,8 @@ fn sum_weights<T: Arithmetic>(
     Ok(())
 }
 
-/// Makes the kernel of `LowerBound` and `UpperBound`: for each value of a row, the first position of a sorted input
-/// that is not less than the value, or greater than it if `upper`.
+/// Makes the kernel of `LowerBound` and `UpperBound`: for each value of a row, the position of the first element of the
+/// sorted row that is not less than the value or, if `upper` is set, greater than the value.
 fn bound(init: &KernelInit<'_>, upper: bool) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let find = dispatch!(real, init.input_type(0), T => Ok(bounds_of_rows::<T> as FindBounds))?;
@@ -177,8 +178,8 @@ fn partition_point<T>(inputs: &[T], is_before: impl Fn(&T) -> bool) -> usize {
     first
 }
 
-/// A function that returns the bounds of values in sorted inputs, given the row lengths of both, and whether the bounds
-/// are upper bounds.
+/// A function `(sorted inputs, values, [row length of the inputs, row length of the values], upper)` that returns the
+/// position of the lower or upper bound of each value.
 type FindBounds = fn(&Tensor, &Tensor, [usize; 2], bool) -> Result<Vec<i64>>;
 
 fn bounds_of_rows<T: Element + PartialOrd>(

@@ -1,4 +1,4 @@
-//! Kernels of iterators. Those that may block run on the threads for datasets.
+//! Kernels of iterators. A kernel that may block runs on one of the threads for datasets.
 
 mod handle;
 mod one_shot;

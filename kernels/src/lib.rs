@@ -46,7 +46,7 @@ mod matmul;
 mod morphology;
 mod mutex;
 mod normalization;
-// Vector instructions, and memory that results are written to before it is initialised.
+// Unsafe code for vector instructions, and for memory that results are written to before it is initialised.
 #[allow(unsafe_code)]
 pub mod numeric;
 pub mod objects;

@@ -16,7 +16,7 @@ use num_complex::Complex;
 const FRACTIONS: &[(&str, &[DType])] = &[("T", &[Float, Double, Complex64, Complex128])];
 const WITH_HALF: &[(&str, &[DType])] = &[("T", &[Float, Double, Half, Complex64, Complex128])];
 
-/// Defines a kernel that is a function generic over the type of the entries in the computation.
+/// Defines a kernel whose function is generic over the type of the matrix entries in the computation.
 macro_rules! kernel {
     ($op:literal, $types:expr, $init:ident => $make:expr) => {
         KernelDef::of($op, $types, |$init| {
@@ -129,7 +129,7 @@ fn set_matrices<F: Entry>(
     Ok(())
 }
 
-/// Applies a function to each matrix and outputs the results, which have the size of the operands.
+/// Outputs the results of a function of each matrix; the results have the size of the operands.
 fn map_matrices<F: Entry>(
     ctx: &mut KernelContext<'_>,
     batch: &MatrixBatch<F>,
@@ -269,7 +269,7 @@ fn svd<F: Entry>(ctx: &mut KernelContext<'_>, vectors: bool, full: bool) -> Resu
     let dtype = ctx.input(0)?.dtype();
     set_matrices(ctx, 0, dtype, batch.shape(&[p])?, &s)?;
     if !vectors {
-        // Without vectors, these outputs are scalars, whose value TensorFlow leaves unspecified.
+        // If no vectors are requested, outputs 1 and 2 are scalars, whose value TensorFlow leaves unspecified.
         set_matrices(ctx, 1, dtype, Shape::scalar(), &[F::ZERO])?;
         return set_matrices(ctx, 2, dtype, Shape::scalar(), &[F::ZERO]);
     }

@@ -34,19 +34,20 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Makes the kernel of a matrix product. A flipped factor is transposed, and by the batch ops conjugated too.
+/// Makes the kernel of a matrix product. A factor whose flag in `flips` is set is transposed; the batch ops also
+/// conjugate it.
 fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Kernel> {
     let conjugates = init.node.op.name() != "MatMul";
     let cache = OperandCache::default();
-    // Products of unsigned integers are computed as those of signed ones, which have the same bits.
+    // Products of unsigned integers are computed as products of signed integers, which have the same bits.
     dispatch!(@arms wide_dtype(init.input_type(0)), W => {
         Kernel::sync(move |ctx| multiply(ctx, flips, conjugates, batches, &cache, write_products::<W>))
     }; Float f32, Double f64, Int8 i8, Int16 i16, Int32 i32, Int64 i64, UInt8 i8, UInt16 i16, UInt32 i32, UInt64 i64,
         Complex64 num_complex::Complex<f32>, Complex128 num_complex::Complex<f64>)
 }
 
-/// Sets a tensor to the products of the factors, all in the type of the computation. A factor is conjugated if its
-/// flag is set.
+/// A function `(sizes, factors, conjugate, out)` that sets `out` to the products of the factors; all tensors have the
+/// dtype of the computation. A factor is conjugated if its flag is set.
 type WriteProducts = fn(&ProductSizes<'_>, [&Tensor; 2], [bool; 2], &mut Tensor) -> Result<()>;
 
 fn multiply(
@@ -102,7 +103,8 @@ fn write_products<W: Arithmetic>(
     Ok(())
 }
 
-/// The sizes and flips of a product: for each batch, an `m` by `k` matrix times a `k` by `n` matrix.
+/// The sizes of a product, an `m` by `k` matrix times a `k` by `n` matrix for each batch, and whether each factor is
+/// transposed.
 struct ProductSizes<'a> {
     m: usize,
     k: usize,
@@ -112,8 +114,8 @@ struct ProductSizes<'a> {
 }
 
 impl ProductSizes<'_> {
-    /// Returns the right factor packed into panels, from the cache if the previous step had the same tensor; `None`
-    /// if packing does not pay.
+    /// Returns the right factor packed into panels, from the cache if the previous step had the same tensor; `None` if
+    /// packing costs more than it saves.
     fn packed(&self, y: &Tensor, cache: &OperandCache<(), Panels>) -> Result<Option<Arc<Panels>>> {
         let is_single =
             wide_dtype(y.dtype()) == DType::Float && y.shape().rank() == 2 && self.plan.shape().rank() == 0;
@@ -128,7 +130,7 @@ impl ProductSizes<'_> {
         product_with(out, self.n, x, panels, Threads::for_work(self.m * self.k * self.n));
     }
 
-    /// Returns the numbers of the two matrices, one of each factor, that each of `count` products multiplies.
+    /// Returns, for each of `count` products, the indices of its two matrices in the batches of the factors.
     fn pairs(&self, count: usize) -> Vec<(usize, usize)> {
         let mut pairs = Vec::with_capacity(count);
         let repeats = self.plan.repeats();

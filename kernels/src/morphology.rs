@@ -36,7 +36,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// indexed by [`Operand`].
 type Tap = [usize; 2];
 
-/// The inputs that have gradients.
+/// An input of the dilation; both have gradients.
 #[derive(Clone, Copy)]
 enum Operand {
     Image = 0,
@@ -62,9 +62,9 @@ impl Sizes {
         }
     }
 
-    /// Returns the offset of the channels that get the gradient of a window in which no tap is a maximum. In the
-    /// filter they are those of the first element. In the image they are those of the window's first tap, moved to row
-    /// or column 0 if it lies before the image; `None` if that pixel lies outside the image.
+    /// Returns the offset of the channels that get the gradient of a window in which no tap is a maximum: in the
+    /// filter, the channels of the first element; in the image, the channels of the window's first pixel, with negative
+    /// coordinates replaced by 0. `None` if that pixel lies outside the image.
     fn default(&self, operand: Operand, pixel: usize) -> Option<usize> {
         if matches!(operand, Operand::Filter) {
             return Some(0);
@@ -78,7 +78,7 @@ impl Sizes {
     }
 }
 
-/// Writes the maxima of the windows, given image and filter.
+/// A function `(sizes, [image, filter], out)` that sets `out` to the maximum of each window and channel.
 type WriteMaxima = fn(&Sizes, [&Tensor; 2], &mut Tensor) -> Result<()>;
 
 fn dilation_kernel(init: &KernelInit<'_>, write_maxima: WriteMaxima) -> Result<Kernel> {
@@ -115,7 +115,8 @@ fn write_maxima<T: Stored>(sizes: &Sizes, [input, filter]: [&Tensor; 2], out: &m
     Ok(())
 }
 
-/// Returns the gradient of an operand, which has this shape, given image, filter and the output's gradient.
+/// A function `(sizes, operand, shape, [image, filter, output gradient])` that returns the gradient of `operand`, whose
+/// shape is `shape`.
 type Gradient = fn(&Sizes, Operand, Shape, [&Tensor; 3]) -> Result<Tensor>;
 
 fn gradient_kernel(init: &KernelInit<'_>, operand: Operand, gradient: Gradient) -> Result<Kernel> {

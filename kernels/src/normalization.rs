@@ -172,7 +172,7 @@ fn forward(ctx: &mut KernelContext<'_>, attrs: &BatchNorm) -> Result<()> {
     Ok(())
 }
 
-/// Returns the factor of each channel's deviation from the mean: `scale / sqrt(variance + epsilon)`.
+/// Returns `scale / sqrt(variance + epsilon)` of each channel, the factor of the channel's deviation from the mean.
 fn factors(variance: &[f32], scale: &[f32], attrs: &BatchNorm) -> Vec<f32> {
     variance.iter().zip(scale).map(|(v, s)| s / (v + attrs.epsilon).sqrt()).collect()
 }
@@ -206,7 +206,8 @@ fn block_gradient<T: Lane<Wide = f32>>(
         let x = &x[row * channels..][..channels];
         for ((((dy, x), m), f), o) in dy.iter_mut().zip(x).zip(mean).zip(factor).zip(offset) {
             let y = T::of_wide((x - m) * f + o).to_wide();
-            // A product instead of a selection, so that NaN stays NaN where the activation blocks the gradient.
+            // The gradient is multiplied by 0 or 1, not selected, so that NaN stays NaN where the activation blocks the
+            // gradient.
             *dy *= f32::from(u8::from(passes_gradient(y)));
         }
     });
@@ -263,7 +264,7 @@ fn backward(
         });
         let factor: Vec<f32> = scale.iter().zip(&deviation).map(|(s, d)| s * d).collect();
         if attrs.training {
-            // The gradient that flows back by way of the mean, and by way of the variance.
+            // Per channel, the parts of the input's gradient that come from the mean and from the variance.
             let through_mean: Vec<f32> = d_offset.iter().map(|d| d * share).collect();
             let through_variance: Vec<f32> =
                 moments.iter().zip(&deviation).map(|(m, d)| m * share * d * d).collect();

@@ -72,7 +72,8 @@ fn pad(ctx: &mut KernelContext<'_>, embed: EmbedFn) -> Result<()> {
     Ok(())
 }
 
-/// Returns, for each axis, the map from the indices of the padded shape to the mirrored indices of `inner`.
+/// Returns, for each axis, the index of `inner` that each index of the padded shape takes its element from by
+/// mirroring.
 fn mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Result<Vec<Vec<usize>>> {
     check_mirrored(inner, paddings, offset)?;
     let mut maps = Vec::with_capacity(inner.rank());
@@ -84,7 +85,8 @@ fn mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Result
     Ok(maps)
 }
 
-/// Calls `row` with the offset of a row of the inner tensor for each row of the padded tensor, in row-major order.
+/// For each row of the padded tensor, in row-major order, calls `row` with the offset of the inner tensor's row that
+/// `maps` assigns to it.
 fn for_each_row(inner: &Shape, maps: &[Vec<usize>], row: &mut dyn FnMut(usize)) {
     let Some(outer) = maps.len().checked_sub(1) else { return row(0) };
     if maps.iter().any(Vec::is_empty) {
@@ -129,8 +131,8 @@ fn mirror(ctx: &mut KernelContext<'_>, offset: usize, build: ExtendFn) -> Result
     Ok(())
 }
 
-/// Returns a tensor of `shape` with the elements of `input` that `maps` selects along each axis; `before` mirrored
-/// elements precede each copied row of the input.
+/// Returns a tensor of `shape` whose elements come from the indices of `input` that `maps` lists for each axis;
+/// `before` mirrored elements precede each copied row of the input.
 fn extended<E: CopiedElement>(
     input: &Tensor,
     shape: Shape,
@@ -170,7 +172,8 @@ fn mirror_back(ctx: &mut KernelContext<'_>, offset: usize, add: AddMirroredFn) -
     Ok(())
 }
 
-/// Adds each element of `input` to the element of `sums` that `maps` selects along each axis; `sums` is zeros.
+/// Adds each element of `input` to the element of `sums` at the indices that `maps` lists for each axis; `sums` is
+/// initially zero.
 fn add_mirrored<T: Semiring>(sums: &mut Tensor, input: &Tensor, maps: &[Vec<usize>]) -> Result<()> {
     let inner = sums.shape().clone();
     let (sums, values) = (sums.values_mut::<T>()?, input.values::<T>()?);

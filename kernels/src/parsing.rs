@@ -67,10 +67,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ParseSingleExample", &[], example::parse_single),
 ];
 
-/// The most bytes that a string may decompress to.
+/// The maximum number of bytes that a string may decompress to.
 const LARGEST: u64 = 1 << 31;
 
-/// Returns the decompressed bytes. Truncated data decompresses to the bytes that it has, like in TensorFlow.
+/// Returns the decompressed bytes; truncated data gives the bytes before the truncation, like in TensorFlow.
 fn decompressed(s: &Bytes, compression: Compression) -> Result<Bytes> {
     let inflate = |stream: &mut dyn Read| {
         let mut out = Vec::new();
@@ -90,8 +90,7 @@ fn decompressed(s: &Bytes, compression: Compression) -> Result<Bytes> {
     match compression {
         Compression::None => Ok(s.clone()),
         Compression::Zlib => inflate(&mut ZlibDecoder::new(&s[..])),
-        // The decoder treats a truncated header as one still to be read, whatever its first bytes, so the magic
-        // number is checked here.
+        // The decoder does not check the first bytes of a truncated header, so the magic number is checked here.
         Compression::Gzip if s.iter().zip([0x1f, 0x8b]).any(|(&byte, magic)| byte != magic) => {
             Err(Error::new(Code::DataLoss, "cannot be decompressed: incorrect header check"))
         }

@@ -20,11 +20,11 @@ use smallvec::SmallVec;
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 const FLOAT: &[(&str, &[DType])] = &[("T", FLOATS)];
 
-/// Sets an output from the inputs of a pooling, all with channels last: the part of a kernel that is compiled for each
-/// element type.
+/// A function `(sizes, inputs, out)` that computes `out` from the inputs of a pooling op; all tensors have channels
+/// last. It is compiled for each element type.
 type Fill = fn(&PoolSizes, &[Tensor], &mut Tensor) -> Result<()>;
 
-/// Sets an output from an input whose channels it pools in windows of this size.
+/// A function `(window, input, out)` that sets `out` to the maxima of each `window` consecutive channels of `input`.
 type FillOverDepth = fn(usize, &Tensor, &mut Tensor) -> Result<()>;
 
 /// A function that runs an op in one step, given the op's windows and the [`Fill`] of its element type.
@@ -139,8 +139,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     fractional::MEAN_GRAD,
 ];
 
-/// Calls `work(number, part)` for consecutive parts of `len` elements of `out`. The parts run in parallel if `cost`,
-/// the number of elements that all of them read, is large enough.
+/// Calls `work(index, part)` for consecutive parts of `out`, which have `len` elements each. The parts run in parallel
+/// if `cost`, the number of elements that all parts read, is large enough.
 fn each_part<T: Send>(out: &mut [T], len: usize, cost: usize, work: impl Fn(usize, &mut [T]) + Sync) {
     if out.is_empty() {
         return;
@@ -159,12 +159,12 @@ fn cost(sizes: &PoolSizes) -> usize {
         .saturating_mul(sizes.channels)
 }
 
-/// Returns the output's shape with channels last.
+/// Returns the shape of the pooled output in the layout with channels last.
 fn output_nhwc(pool: &Pool, sizes: &PoolSizes) -> Result<Shape> {
     Ok(last(pool, sizes, [sizes.planes.output, sizes.rows.output, sizes.columns.output])?)
 }
 
-/// Returns the input's shape with channels last.
+/// Returns the shape of the input in the layout with channels last.
 fn input_nhwc(pool: &Pool, sizes: &PoolSizes) -> Result<Shape> {
     Ok(last(pool, sizes, [sizes.planes.input, sizes.rows.input, sizes.columns.input])?)
 }
@@ -179,7 +179,7 @@ fn image_in(sizes: &PoolSizes) -> usize {
     sizes.planes.input * sizes.rows.input * sizes.columns.input * sizes.channels
 }
 
-/// Returns the number of elements of an output line.
+/// Returns the number of elements of an output line, which is a row of pixels.
 fn line_out(sizes: &PoolSizes) -> usize {
     sizes.columns.output * sizes.channels
 }
@@ -189,10 +189,10 @@ fn lines_out(sizes: &PoolSizes) -> usize {
     sizes.planes.output * sizes.rows.output
 }
 
-/// Offsets of pixels or lines; those of a small window need no allocation.
+/// Offsets of pixels or lines in a tensor; up to 32 offsets need no allocation.
 type Offsets = SmallVec<[usize; 32]>;
 
-/// The windows of an output line, which reads whole input lines.
+/// The windows of a line of output pixels, and the input lines that these windows read.
 struct LineWindows<'a> {
     sizes: &'a PoolSizes,
     /// The offset of each input line under the windows, in the order of planes and rows.
@@ -202,7 +202,7 @@ struct LineWindows<'a> {
 }
 
 impl<'a> LineWindows<'a> {
-    /// Returns the windows of output line `line`; lines are numbered through the batch.
+    /// Returns the windows of output line `line`; the numbering of lines continues from image to image.
     fn new(sizes: &'a PoolSizes, line: usize) -> LineWindows<'a> {
         let (image, place) = (line / lines_out(sizes), line % lines_out(sizes));
         let mut lines = Offsets::new();
@@ -273,14 +273,14 @@ fn max_pool_kernel(windows: Windows, over_space: Fill, over_depth: FillOverDepth
     })
 }
 
-/// Pools an input that has its channels last over planes, rows and columns.
+/// Pools planes, rows and columns of an input that has channels last.
 fn pool_space(ctx: &mut KernelContext<'_>, pool: &Pool, input: Tensor, fill: Fill) -> Result<()> {
     let sizes = pool.forward_sizes(ctx.input(0)?.shape())?;
     let out = ctx.allocate(input.dtype(), output_nhwc(pool, &sizes)?)?;
     fill_output(ctx, pool, &sizes, &[input], out, fill)
 }
 
-/// Fills `out`, whose channels are last, and sets output 0 to it.
+/// Computes `out`, which has channels last, with `fill`, and sets output 0 to it.
 fn fill_output(
     ctx: &mut KernelContext<'_>,
     pool: &Pool,
@@ -324,7 +324,7 @@ fn write_maxima_above<T: Element + PartialOrd + Bounded>(
     Ok(())
 }
 
-/// Returns the shape of a pooling over channels, in windows that do not overlap. The input has its channels last.
+/// Returns the output shape of a pooling over channels, in windows that do not overlap. The input has channels last.
 fn depthwise_output(pool: &Pool, input: &Shape) -> Result<Shape> {
     let [_, _, rows, columns, depth] = pool.ksize;
     let &[n, h, w, channels] = input.dims() else {
@@ -383,7 +383,7 @@ fn gradient_inputs(
     Ok((sizes, [nhwc(input)?, nhwc(output)?, nhwc(grad)?]))
 }
 
-/// Adds the gradients of output line `line` to the first maximum of each window.
+/// The computation that adds the gradients of output line `line` to the first maximum of each window.
 struct ToFirstMaxima<'a, T> {
     sizes: &'a PoolSizes,
     values: &'a [T],
@@ -392,7 +392,7 @@ struct ToFirstMaxima<'a, T> {
     /// The gradient of one image, whose elements start at `start` in `values`.
     out: &'a mut [T],
     start: usize,
-    /// For each channel, the maximum so far, and the index of its pixel in the window.
+    /// For each channel, the maximum of the window so far, and the index of the maximum's pixel in the window.
     best: &'a mut [T],
     places: &'a mut [u32],
 }
@@ -436,7 +436,7 @@ fn max_pool_grad(ctx: &mut KernelContext<'_>, pool: &Pool, fill: Fill) -> Result
     fill_output(ctx, pool, &sizes, &inputs, out, fill)
 }
 
-/// Adds gradients to an output of zeros.
+/// Adds the gradient of each window to the window's first maximum; the output is initially zero.
 fn add_to_first_maxima<T: Semiring + PartialOrd>(
     sizes: &PoolSizes,
     inputs: &[Tensor],
@@ -457,11 +457,11 @@ fn add_to_first_maxima<T: Semiring + PartialOrd>(
     Ok(())
 }
 
-/// The largest difference from a window's maximum at which an element of a volume counts as equal to it.
+/// The largest difference from a window's maximum at which an element of a volume counts as equal to the maximum.
 const NEAR_MAXIMUM: f64 = 1e-5;
 
-/// The gradient of max pooling of volumes: each window's gradient goes to all elements that equal its maximum or
-/// nearly so, like in TensorFlow.
+/// The gradient of max pooling of volumes: each window's gradient goes to all elements that equal the window's maximum
+/// or nearly so, like in TensorFlow.
 fn max_pool_3d_grad(ctx: &mut KernelContext<'_>, pool: &Pool, fill: Fill) -> Result<()> {
     let (sizes, inputs) = gradient_inputs(ctx, pool, true)?;
     let out = ctx.allocate(inputs[2].dtype(), input_nhwc(pool, &sizes)?)?;
@@ -496,7 +496,7 @@ fn add_to_near_maxima<T: Float>(sizes: &PoolSizes, inputs: &[Tensor], out: &mut 
     Ok(())
 }
 
-/// The gradient of the max pooling gradient: each window takes the gradient at its first maximum.
+/// The gradient of the max pooling gradient: for each window, the incoming gradient at the window's first maximum.
 fn max_pool_grad_grad(ctx: &mut KernelContext<'_>, pool: &Pool, fill: Fill) -> Result<()> {
     let (sizes, inputs) = gradient_inputs(ctx, pool, false)?;
     let out = ctx.allocate(inputs[2].dtype(), output_nhwc(pool, &sizes)?)?;
@@ -570,7 +570,7 @@ fn avg_pool_grad(ctx: &mut KernelContext<'_>, pool: &Pool, fill: Fill) -> Result
     }
     let shape = Shape::from_i64(&shape.to_i64s()?)?;
     if !pool.volumes && shape.num_elements() == 0 {
-        // An empty image needs no check of the windows or of the gradient's sizes.
+        // If the image is empty, the windows and the gradient's sizes need no check.
         ctx.set_output(0, Tensor::zeros(grad.dtype(), shape)?);
         return Ok(());
     }

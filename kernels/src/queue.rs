@@ -75,7 +75,7 @@ fn query(answer: fn(&Queue) -> Tensor) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel of an operation that may wait; `start` gets the queue and the context with the completion
+/// Makes the kernel of a queue operation that may wait; `start` gets the queue, and the context with the completion
 /// callback.
 fn operation(
     init: &KernelInit<'_>,
@@ -89,7 +89,7 @@ fn operation(
     handle::operation(start)
 }
 
-/// Makes the kernel of an operation whose inputs, or outputs, are the components of queue elements.
+/// Makes the kernel of an enqueue or dequeue operation, whose inputs or outputs are the components of queue elements.
 fn transfer(
     init: &KernelInit<'_>,
     enqueues: bool,

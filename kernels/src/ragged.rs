@@ -27,8 +27,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Converts a ragged tensor to a sparse one: the indices of the values in row-major order, and the shape of the
-/// longest rows.
+/// Converts a ragged tensor to a sparse one: outputs the indices of the values in row-major order, the values, and the
+/// dense shape, in which each ragged axis has the length of its longest row.
 fn to_sparse(ctx: &mut KernelContext<'_>) -> Result<()> {
     let levels = ctx.num_inputs() - 1;
     let values = ctx.input(levels)?.clone();
@@ -58,7 +58,7 @@ fn to_sparse(ctx: &mut KernelContext<'_>) -> Result<()> {
     let rank = levels + values.shape().rank();
     let per_row: usize = inner.iter().product();
     let mut indices = Vec::with_capacity(values.num_elements().saturating_mul(rank));
-    // For each level, the row that contains the current value.
+    // For each ragged level, the index of the row that contains the current value.
     let mut at = vec![0usize; levels];
     for row in 0..rows {
         for level in (0..levels).rev() {

@@ -24,9 +24,9 @@ use device::kernel::KernelDef;
 use graph::DType::{self, *};
 
 const FLOAT: &[(&str, &[DType])] = &[("dtype", FLOATS), ("T", INDEX)];
-/// The dtypes of the parameters of sampled distributions.
+/// The dtypes of gamma and truncated normal samples and their parameters, and of the samples of RandomPoisson.
 pub(super) const DRAWN: &[DType] = &[Half, Float, Double];
-/// The dtypes of counts of events.
+/// The dtypes of Poisson rates and of the numbers of events drawn.
 pub(super) const COUNTED: &[DType] = &[Half, Float, Double, Int32, Int64];
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -50,7 +50,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef {
         host_memory: &["shape"],
-        // The stream has no seeds, so its numbers are not predictable.
+        // Two seeds of 0 request unpredictable seeds.
         ..KernelDef::of("NonDeterministicInts", &[("dtype", WORDS), ("shape_dtype", INDEX)], |i| {
             bits(i, Source::Node(Stream::seeded([0, 0])))
         })

@@ -66,7 +66,7 @@ fn tf_record(init: &KernelInit<'_>) -> Result<Kernel> {
     make(init, Format::TfRecord { compression: compression(init, "compression_type")? })
 }
 
-/// Returns an attribute that is a number of bytes or lines.
+/// Returns an attribute that is a number of bytes or lines, after checking that it is not negative.
 fn count(init: &KernelInit<'_>, attr: &str) -> Result<u64> {
     let count = init.attr::<i64>(attr)?;
     u64::try_from(count).map_err(|_| Error::invalid(format!("{attr} must be >= 0 not {count}")))
@@ -128,7 +128,7 @@ fn read_records(
     })
 }
 
-/// Returns a completion callback that outputs the operation's result, converted by `output`.
+/// Returns a completion callback that outputs an operation's result, converted to a tensor by `output`.
 fn answer<R: 'static>(done: Done, output: fn(R) -> Tensor) -> Finish<R> {
     Box::new(move |answer| done(answer.map(|answer| smallvec![output(answer).into()])))
 }

@@ -67,22 +67,23 @@ modular!(
     i8 => u8, i16 => u16, i32 => u32, i64 => u64, u8 => u8, u16 => u16, u32 => u32, u64 => u64
 );
 
-/// The parts of a reduction that depend on the element type.
+/// A reduction for one element type: its dtypes, and its functions as pointers.
 struct Reduction {
     /// The dtype of the input.
     dtype: DType,
     /// The dtype that the reduction computes in.
     wide: DType,
     fold: Fold,
-    /// Converts the results from the wide type to the output, given the number of elements per result.
+    /// A function `(results, elements per result)` that converts the results from the wide dtype to the output's dtype.
     finish: fn(Tensor, usize) -> Result<Tensor>,
-    /// True if the output differs from the input even if each result comes from one element.
+    /// True if the reduction computes even when each result comes from one element, because the output differs from the
+    /// input.
     always: bool,
 }
 
 impl Reduction {
-    /// Returns the reduction of elements of type `T` by the function `O`, computed in the wide type of `T`; `W` is the
-    /// wide type or a type of the same size.
+    /// Returns the reduction of elements of type `T` with the monoid `O`, computed in the wide type of `T`. `W` is the
+    /// wide type, or a type of the same size in which `O` gives the same bits.
     fn of<T: Lane, W: Element, O: Monoid<W>>() -> Reduction {
         let load: Option<Load> = if T::NATIVE { None } else { Some(widen::<T>) };
         Reduction {
@@ -164,7 +165,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Cumprod", &[("T", NUMBERS)], |init| scan::make(init, scan::Operation::Product)),
 ];
 
-/// A number with a square root, for norms.
+/// A number type with a square root, for norms.
 trait Root: Arithmetic {
     fn root(self) -> Self;
 }
@@ -189,7 +190,7 @@ impl Root for Complex<f64> {
     }
 }
 
-/// Returns the reduction to the square root of the sum of squares.
+/// Returns the reduction that computes the square root of the sum of squares.
 fn euclidean_norm<T: Lane>() -> Reduction
 where
     T::Wide: Root + Modular,
@@ -211,7 +212,7 @@ where
     }
 }
 
-/// Elements whose mean is computed through a sum in a wider type.
+/// Element types whose mean is computed through a sum in a wider type.
 trait Average: Element {
     type Sum: Modular;
     const LOAD: Option<Load>;
@@ -258,7 +259,7 @@ averages!(floats: f32, f64, f16, bf16);
 averages!(complex: f32, f64);
 averages!(integers: i8 => i64, i16 => i64, i32 => i64, i64 => i64, u8 => u64, u16 => u64, u32 => u64, u64 => u64);
 
-/// Returns the reduction to the mean.
+/// Returns the reduction that computes the mean.
 fn mean<T: Average>() -> Reduction {
     Reduction {
         dtype: T::DTYPE,

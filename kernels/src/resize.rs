@@ -81,7 +81,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// An element that converts to `f32`.
+/// An element type of images that converts to `f32`.
 trait Sample: graph::Element {
     fn sample(self) -> f32;
 }

@@ -122,7 +122,7 @@ fn handle(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// An arbitrary number that distinguishes variables from other kinds of resources.
+/// The `hash_code` in handles of variables: an arbitrary number that distinguishes them from other resource handles.
 const HASH_CODE: u64 = 0x5661_7269_6162_6c65;
 
 fn assign(ctx: &mut KernelContext<'_>, input: &VariableInput, validate: bool) -> Result<()> {
@@ -173,7 +173,8 @@ fn destroy(ctx: &mut KernelContext<'_>, input: &VariableInput, ignore_missing: b
     if ctx.resources().remove::<Variable>(&handle.container, &handle.name) || ignore_missing {
         return Ok(());
     }
-    // The lookup returns the error for a missing variable, unless the variable was created again in between.
+    // The lookup returns the error for a missing variable, unless another step has created the variable since the
+    // removal.
     ctx.resources().lookup::<Variable>(&handle.container, &handle.name).map(|_| ())
 }
 
@@ -196,7 +197,7 @@ fn gather(params: &Tensor, indices: &Tensor, batch_dims: i64) -> Result<Tensor> 
     let out_shape = Shape::new(&dims)?;
     let row: usize = shape[batch + 1..].iter().product();
     let per_batch: usize = at[batch..].iter().product();
-    // Indices count rows within a batch entry; `start(i)` returns the first row of the entry of the `i`-th index.
+    // Each index is relative to its batch entry; `start(i)` returns the first row of the entry of the `i`-th index.
     let start = |i: usize| i.checked_div(per_batch).unwrap_or(0) * shape[batch];
     if params.dtype() == DType::String {
         let from = params.as_strings()?;

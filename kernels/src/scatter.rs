@@ -23,7 +23,7 @@ enum Update {
     Max,
 }
 
-/// The meaning of the indices.
+/// How the indices address parts of the variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Indexing {
     /// Each index is a row: an index into the first axis.
@@ -111,13 +111,12 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
     })
 }
 
-/// Returns whether a tensor of numbers has an element 0.
+/// Returns whether any element of a numeric tensor is 0.
 pub(super) fn has_zero(tensor: &Tensor) -> Result<bool> {
     dispatch!(any, tensor.dtype(), T => Ok(tensor.values::<T>()?.contains(&T::ZERO)))
 }
 
-/// Makes the kernel that updates slices of a tensor and outputs it; the update is in place if the buffer is not
-/// shared.
+/// Makes the kernel that outputs a tensor with some slices updated; the update is in place if the buffer is not shared.
 fn on_tensor(init: &KernelInit<'_>, update: Update) -> Result<Kernel> {
     let ignore_bad = ignores_bad_indices(init)?;
     let apply = apply(update, init.input_type(2))?;
@@ -145,7 +144,7 @@ fn apply(update: Update, dtype: DType) -> Result<Apply> {
     }
 }
 
-/// The numbers of the slices to which updates are applied; each slice has `len` elements.
+/// The indices of the slices to update; each slice has `len` elements.
 struct SliceNumbers {
     numbers: Vec<usize>,
     len: usize,
@@ -157,7 +156,7 @@ impl SliceNumbers {
     }
 }
 
-/// Stands for the number of a slice that is out of range, whose update is skipped.
+/// The slice index that marks an index out of range, whose update is skipped.
 const OUT_OF_RANGE: usize = usize::MAX;
 
 fn rows(params: &Shape, indices: &Tensor, updates: &Shape, is_ref: bool) -> Result<SliceNumbers> {
@@ -195,7 +194,7 @@ pub(super) fn row_numbers(indices: &Tensor, count: usize) -> Result<Vec<usize>> 
     }
 }
 
-/// Returns the position of element `i` as `[row,column]`; an empty string for a scalar.
+/// Returns the coordinates of element `i` as text, such as `[1,2]`; an empty string for a scalar.
 fn position(shape: &[usize], i: usize) -> String {
     let mut rest = i;
     let mut parts: Vec<String> = Vec::with_capacity(shape.len());
@@ -218,7 +217,8 @@ fn slices(
     let batch = &read_in[..read_in.len() - 1];
     let len = params[depth..].iter().product();
     if depth == 0 && len == 0 {
-        // The updates are not listed: their number is unbounded, because neither indices nor updates have elements.
+        // The slices are not listed, because neither indices nor updates have elements, so the number of slices is
+        // unbounded.
         return Ok(SliceNumbers { numbers: Vec::new(), len });
     }
     let flat = indices.to_i64s()?;
@@ -278,8 +278,8 @@ fn replace_plain(params: &mut Tensor, places: &SliceNumbers, updates: &Tensor, _
     Ok(())
 }
 
-/// Calls `apply` for each valid slice with its element range and a function that maps the slice's k-th element to the
-/// index of its update.
+/// Calls `apply` for each valid slice, with the slice's range of elements and a function that maps `k` to the index of
+/// the update of the slice's `k`-th element.
 fn each(
     places: &SliceNumbers,
     total: usize,
@@ -314,8 +314,8 @@ fn combine<T: Arithmetic, C: Combine<T>>(
     Ok(())
 }
 
-/// Calls `work(number of the first slice, band)` for bands of slices, in parallel if there are many updates. `elements`
-/// has `size` bytes per element.
+/// Calls `work(index of the first slice, band)` for bands of consecutive slices, in parallel if there are many updates.
+/// `elements` has `size` bytes per element.
 fn in_bands(
     elements: &mut [u8],
     places: &SliceNumbers,
@@ -328,7 +328,8 @@ fn in_bands(
     split_bands(elements, 0, places.len * size, bands, work);
 }
 
-/// Calls `work` with up to `bands` bands of slices, the first of which has number `first`, in parallel.
+/// Splits `band`, whose first slice has index `first`, into up to `bands` bands of slices, and calls `work` for them in
+/// parallel.
 fn split_bands(
     band: &mut [u8],
     first: usize,
@@ -349,8 +350,8 @@ fn split_bands(
     work(first, band);
 }
 
-/// Updates the slices from number `first` on that are in `band`. Within a slice, updates are applied in order, so that
-/// the result does not depend on the number of threads.
+/// Applies all updates of the slices in `band`, of which the first has index `first`. Within a slice, updates are
+/// applied in order, so that the result does not depend on the number of threads.
 fn combine_band<T: Arithmetic, C: Combine<T>>(
     band: &mut [T],
     first: usize,
@@ -360,7 +361,7 @@ fn combine_band<T: Arithmetic, C: Combine<T>>(
 ) {
     let len = places.len;
     let count = band.len().checked_div(len).unwrap_or(0);
-    // A single update applies to whole slices, unless there is one slice of one element.
+    // A single update element applies to all elements of the slices, unless there is one slice of one element.
     let scalar = from.len() == 1 && places.numbers.len() * len != 1;
     let repeated = if scalar { vec![from[0]; len.min(BLOCK)] } else { Vec::new() };
     for (i, &number) in places.numbers.iter().enumerate() {
@@ -376,7 +377,7 @@ fn combine_band<T: Arithmetic, C: Combine<T>>(
     }
 }
 
-/// The application of updates to the elements of a slice.
+/// A group of update operations on the elements of a slice.
 trait Combine<T> {
     fn slice(to: &mut [T], from: &[T], update: Update);
 }

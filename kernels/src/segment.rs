@@ -43,14 +43,15 @@ pub(super) const KERNELS: &[KernelDef] = &[
 struct Rows<'a> {
     /// Rows with a negative id belong to no segment.
     ids: &'a [i64],
-    /// Elements per row.
+    /// The number of elements per row.
     len: usize,
     /// True if the ids ascend; the result of a segment then starts from its first row, not from the value of an empty
     /// segment.
     sorted: bool,
 }
 
-/// A function that sets each row of a tensor to the combination of the rows of another tensor that form a segment.
+/// A function `(out, data, rows)` that sets each row of `out` to the combination of the rows of `data` that form a
+/// segment.
 type Combine = fn(&mut Tensor, &Tensor, &Rows<'_>) -> Result<()>;
 
 fn unsorted(init: &KernelInit<'_>, reduction: Reduction) -> Result<Kernel> {
@@ -147,7 +148,7 @@ fn sorted_extremes<T: Stored>(reduction: Reduction) -> Combine {
     }
 }
 
-/// Combines rows like [`combine`], with an operation whose results have the same bits in another type.
+/// Combines rows like [`combine`], but computes in the type `T::Bits`, in which the operation gives the same bits.
 fn combine_bits<T: Modular>(
     out: &mut Tensor,
     data: &Tensor,

@@ -54,13 +54,13 @@ fn pass(ctx: &mut KernelContext<'_>, condition: bool) -> Result<()> {
     Ok(())
 }
 
-/// The parts of the branches between which the condition of `Select` chooses.
+/// The granularity at which the condition of `Select` chooses between the branches.
 enum Selection {
     /// A whole branch: the first if true, else the second.
     Branch(bool),
-    /// Single elements.
+    /// Single elements, each with its own condition.
     Elements,
-    /// Rows of this many elements.
+    /// Rows, each with its own condition, and the number of elements per row.
     Rows(usize),
 }
 
@@ -132,8 +132,8 @@ fn broadcast_shape(a: &[usize], b: &[usize]) -> Option<SmallVec<[usize; 6]>> {
         .collect()
 }
 
-/// Returns the shape that the inputs of `SelectV2` broadcast to, and the condition if it chooses a whole branch that
-/// has this shape.
+/// Returns the shape to which the inputs of `SelectV2` broadcast. Also returns the condition if it is a single element
+/// and chooses a branch that already has this shape.
 fn broadcast_inputs(ctx: &KernelContext<'_>) -> Result<(Shape, Option<bool>)> {
     let (condition, t, e) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let dims = broadcast_shape(t.shape(), e.shape()).and_then(|d| broadcast_shape(condition.shape(), &d));
@@ -155,7 +155,7 @@ fn broadcast_inputs(ctx: &KernelContext<'_>) -> Result<(Shape, Option<bool>)> {
     Ok((shape, None))
 }
 
-/// Returns the layout of a tensor broadcast to `shape`.
+/// Returns the layout that broadcasts a tensor of shape `tensor` to `shape`.
 fn spread_layout(tensor: &Shape, shape: &Shape) -> Layout {
     let packed = Layout::packed(tensor);
     let mut from = Layout { offset: 0, strides: SmallVec::from_elem(0, shape.rank()) };
@@ -242,11 +242,11 @@ fn clip(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The number of values that are clipped at a time: a single bound is repeated as often, so that it is read like one
-/// bound per value.
+/// The number of values that are clipped at a time. A single bound is repeated this many times, so that the loop reads
+/// one bound per value.
 const CLIPPED: usize = 64;
 
-/// Clips each value to its bounds. A single bound holds for all values.
+/// Clips each value to its bounds. A single bound applies to all values.
 fn clip_values<T: Clip>(values: &mut [T], low: &[T], high: &[T]) {
     if let (&[low], &[high]) = (low, high) {
         return values.iter_mut().for_each(|v| *v = v.between(low, high));

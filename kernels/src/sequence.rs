@@ -47,7 +47,7 @@ fn reverse(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> Result<()>
         }
     }
     let strides = shape.strides();
-    // Elements are copied in runs: the axes inside both the batch and the sequence axis stay together.
+    // Elements are copied in runs: the axes inside both the batch and the sequence axis are contiguous.
     let inner = strides[batch.max(sequence)];
     let out = copied!(input.dtype(), E => E::build(input.dtype(), shape.clone(), |out| {
         let values = E::view(input)?;

@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const MEMBERS: &[(&str, &[DType])] = &[("T", &[Int8, Int16, Int32, Int64, UInt8, UInt16, String])];
 
-/// The members of sets: integers of all dtypes as `i64`, or strings.
+/// A type of set members: `i64` for integers of all dtypes, or strings.
 trait Member<'a>: Ord + Copy {
     /// Returns a tensor's elements.
     fn all(tensor: &'a Tensor) -> Result<Vec<Self>>;
 
-    /// Returns a vector tensor of a dtype with these members.
+    /// Returns `members` as a vector tensor of dtype `dtype`.
     fn vector(dtype: DType, members: &[Self]) -> Result<Tensor>;
 }
 
@@ -156,7 +156,7 @@ impl<'a, T: Member<'a>> Sets<T> {
     }
 }
 
-/// Returns the number of members of each set.
+/// Returns the number of members of each set of a tensor.
 fn sizes<'a, T: Member<'a>>(ctx: &'a KernelContext<'_>, validate: bool) -> Result<Tensor> {
     let coo = Coo::of(ctx, 0)?;
     let sets = Sets::<T>::sparse(&coo, validate)?;
@@ -195,7 +195,8 @@ fn operation(init: &KernelInit<'_>, forms: [Representation; 2]) -> Result<Kernel
     })
 }
 
-/// Returns the indices, the values and the shape of the results of an operation on sets of members of a dtype.
+/// Returns the indices, the values and the shape of the sparse tensor that results from a set operation; `dtype` is the
+/// dtype of the members.
 fn operate<'a, T: Member<'a>>(
     ctx: &'a KernelContext<'_>,
     forms: [Representation; 2],

@@ -91,7 +91,7 @@ fn reshape(ctx: &mut KernelContext<'_>) -> Result<()> {
     let sizes = ctx.input(1)?;
     let elements = passed_shape(ctx)?.num_elements();
     let wanted = sizes.to_i64s()?;
-    // A scalar is accepted as the size of a vector.
+    // A scalar is accepted too, as a vector of one size.
     if sizes.shape().rank() > 1 {
         invalid!("sizes input must be 1-D, not {}", sizes.shape());
     }
@@ -179,7 +179,8 @@ fn ensure_shape(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Returns both inputs as lists of sizes. They are not checked like the shape of a tensor, because no tensor gets them.
+/// Returns both inputs as lists of sizes. The sizes are not checked like a tensor's shape, because no tensor of such a
+/// shape is made.
 fn shape_vectors(ctx: &KernelContext<'_>) -> Result<(Vec<i64>, Vec<i64>)> {
     let read = |i: usize| -> Result<Vec<i64>> {
         let sizes = ctx.input(i)?;

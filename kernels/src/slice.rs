@@ -47,15 +47,15 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 const ASSIGNED: &[(&str, &[DType])] = &[("T", COPIED), ("Index", INDEX)];
 
-/// A function that sets output 0 to the box taken from input 0; see [`set_box_output`].
+/// A function that sets output 0 to a box (one index range per axis) of input 0; see [`set_box_output`].
 type SetBoxOutputFn = fn(&mut KernelContext<'_>, InputBox) -> Result<()>;
 
-/// Returns the function that sets output 0 to the box taken from input 0, whose elements have this dtype.
+/// Returns the function that sets output 0 to a box of input 0, whose elements have the given dtype.
 pub(super) fn box_output_fn(dtype: DType) -> Result<SetBoxOutputFn> {
     copied!(dtype, E => Ok(set_box_output::<E> as SetBoxOutputFn))
 }
 
-/// A function that returns a box of a tensor's elements as a tensor.
+/// A function that returns a box (one index range per axis) of a tensor's elements as a tensor.
 pub(super) type TakeFn = fn(&Tensor, InputBox) -> Result<Tensor>;
 
 /// Returns the [`TakeFn`] of a dtype.

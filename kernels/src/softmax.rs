@@ -36,8 +36,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
 ];
 
-/// Sets output 0 to input 0 with `map` applied to its rows along the last axis, given their length; in place if the
-/// buffer is not shared.
+/// Sets output 0 to input 0 after `map(tensor, row length)` has transformed all rows along the last axis; in place if
+/// the buffer is not shared.
 fn rows(ctx: &mut KernelContext<'_>, map: fn(&mut Tensor, usize) -> Result<()>) -> Result<()> {
     let mut logits = ctx.take_input(0)?;
     let Some(&classes) = logits.shape().last() else {
@@ -159,11 +159,11 @@ fn write_sparse<T: Float<Wide: Exp>>(logits: &Tensor, classes: &[i64], outputs: 
     })
 }
 
-/// Computes a row, given its index and two scratch rows: returns the row's loss, and leaves the row of the gradient in
-/// the first scratch row.
+/// A function that computes one row, given its index and two scratch rows: it returns the row's loss, and leaves the
+/// row of the gradient in the first scratch row.
 type ComputeRow<'a, W> = dyn Fn(usize, &mut [W], &mut [W]) -> W + Sync + 'a;
 
-/// Sets the outputs, which have at least one class, to the results of `compute`.
+/// Sets the loss and the gradient of each row to the results of `compute`; there is at least one class.
 fn each_row<T: Float>(outputs: &mut Outputs, compute: &ComputeRow<'_, T::Wide>) -> Result<()> {
     let classes = outputs.backprop.shape()[1];
     let (losses, rows) = (outputs.loss.values_mut::<T>()?, outputs.backprop.values_mut::<T>()?);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn other_types_and_ranks() -> Result<()> {
+    fn softmax_of_other_dtypes_and_ranks() -> Result<()> {
         let x = Tensor::from_slice(&[0.0f64, 0.0, 1.0, 1.0], Shape::new(&[1, 2, 1, 2])?)?;
         let y = run_op("Softmax", &[x], &t(DType::Double))?;
         assert_eq!(y[0].values::<f64>()?, [0.5; 4]);

@@ -1,5 +1,5 @@
-//! Moves blocks of space into the batch and back, and extracts patches of images and volumes. The kernels copy
-//! elements of any dtype.
+//! Moves blocks of pixels from the spatial axes to the batch axis and back, and extracts patches of images and volumes.
+//! The kernels copy elements of any dtype.
 
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::threads::for_rows;
@@ -116,7 +116,7 @@ impl<'a> Layout<'a> {
     }
 
     /// Returns the row of the wide side that corresponds to row `row` of the narrow side; a row is `depth` elements.
-    /// `None` if the narrow row is padding, or is cropped.
+    /// `None` if the narrow row is padding, or if its wide row is cropped.
     fn wide_row(&self, mut row: usize) -> Option<usize> {
         let mut place = [0; 16];
         let axes = self.narrow.len();

@@ -20,7 +20,7 @@ use graph::DType::{self, *};
 const MOVED_T: &[(&str, &[DType])] = &[("T", COPIED)];
 const NUMBER: &[(&str, &[DType])] = &[("T", NUMBERS)];
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
-/// The dtypes of sparse sums.
+/// The dtypes of the values of sparse tensors that can be added.
 const ADDED: &[DType] = &[Complex128, Complex64, Int8, Int16, Int32, Int64, Double, Float];
 
 /// The dtypes in which the parts of a sparse tensor can be serialized.

@@ -48,7 +48,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Returns the scalar input that is `from_end` inputs before the end of the inputs.
+/// Returns input `num_inputs - from_end`, which must be a scalar.
 fn last_input<'a>(ctx: &'a KernelContext<'_>, from_end: usize) -> Result<&'a Tensor> {
     let input = ctx.input(ctx.num_inputs() - from_end)?;
     if input.shape().rank() != 0 {
@@ -79,7 +79,7 @@ impl Feature<'_> {
     }
 }
 
-/// The features of a column, and the range of features of each row.
+/// The features of a column, and, for each row, the range of the row's features in `values`.
 struct Column<'a> {
     values: &'a Tensor,
     rows: Vec<std::ops::Range<usize>>,
@@ -123,7 +123,7 @@ impl<'a> Column<'a> {
     }
 }
 
-/// The most rows of a column, because even empty rows take memory.
+/// The maximum number of rows of a column; the number is limited because even empty rows take memory.
 const MOST_ROWS: i64 = 1 << 28;
 
 fn row_count(count: i64) -> Result<usize> {
@@ -159,7 +159,7 @@ fn columns<'a>(ctx: &'a KernelContext<'_>) -> Result<Vec<Column<'a>>> {
     Ok(all)
 }
 
-/// Calls `each` with the features of each cross, and returns the indices and the shape of the output.
+/// Calls `each` with the features of each cross, and returns the indices and the shape of the sparse output.
 fn cross(ctx: &KernelContext<'_>, mut each: impl FnMut(&[Feature<'_>])) -> Result<(Tensor, Tensor)> {
     let columns = columns(ctx)?;
     let rows = columns[0].rows.len();
@@ -168,7 +168,7 @@ fn cross(ctx: &KernelContext<'_>, mut each: impl FnMut(&[Feature<'_>])) -> Resul
     for row in 0..rows {
         let ranges: Vec<_> = columns.iter().map(|column| column.rows[row].clone()).collect();
         let count = ranges.iter().try_fold(1usize, |count, range| count.checked_mul(range.len()));
-        // Each cross takes two indices and a value; the size is checked before the memory is allocated.
+        // Each cross has an index of two numbers and a value; the size is checked before the memory is allocated.
         let Some(count) = count.filter(|&count| Shape::new(&[indices.len() / 2 + count, 2]).is_ok()) else {
             invalid!("the crosses of row {row} are too many");
         };
@@ -219,7 +219,7 @@ fn joined(ctx: &mut KernelContext<'_>, separator: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Outputs the hash of each cross; `start` is the hash that the first feature's hash is combined with.
+/// Outputs the hash of each cross. `start`, if given, is the hash with which the first feature's hash is combined.
 fn hashed(
     ctx: &mut KernelContext<'_>,
     buckets: i64,

@@ -95,8 +95,8 @@ fn sums<T: Lane<Wide: Arithmetic + num_traits::NumCast>>(
     Ok(())
 }
 
-/// Makes the kernel that computes the gradient of each row from its segments. If there is a second output, only the
-/// selected rows are output, with their numbers.
+/// Makes the kernel that computes the gradient of each row of the data: the sum of the scaled gradients of its
+/// segments. If there is a second output, output 0 has only the selected rows, and output 1 their row numbers.
 fn backward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
     let compact = init.outputs.len() > 1;
     let spread = dispatch!(float, init.output_type(0), T => Ok(spread::<T> as Spread))?;
@@ -123,7 +123,8 @@ fn backward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
 
 type Spread = fn(&Tensor, Shape, [&[i64]; 2], &[f64]) -> Result<Tensor>;
 
-/// Returns a tensor of `shape` with the gradients of `segments`, times their scales, added to the rows `targets`.
+/// Returns a tensor of `shape` in which the gradient of segment `segments[i]`, times the segment's scale, is added to
+/// row `targets[i]` for each `i`.
 fn spread<T: Lane<Wide: Arithmetic + num_traits::NumCast>>(
     grad: &Tensor,
     shape: Shape,

@@ -80,7 +80,7 @@ fn zeta(x: f64, q: f64) -> f64 {
     }
     if q <= 0.0 {
         if q == q.floor() {
-            // A pole: infinite if `x` is even, otherwise undefined because the negative terms have the opposite sign.
+            // At a pole, the result is infinite if `x` is an even integer, and otherwise undefined (NaN).
             let half = 0.5 * x;
             return if half == half.round_ties_even() { f64::INFINITY } else { f64::NAN };
         }
@@ -174,7 +174,7 @@ fn gamma_fraction(a: f64, x: f64) -> f64 {
     gamma_density(a, x) * h
 }
 
-/// Returns whether the incomplete gamma functions are defined for these arguments.
+/// Returns whether the incomplete gamma functions are defined for shape `a` and argument `x`.
 fn has_gamma(a: f64, x: f64) -> bool {
     a > 0.0 && x >= 0.0
 }
@@ -204,19 +204,20 @@ fn upper_gamma(a: f64, x: f64) -> f64 {
 
 /// Returns the derivative of the regularised lower incomplete gamma function with respect to `a`.
 fn lower_gamma_slope(a: f64, x: f64) -> f64 {
-    // The derivative of the quantile with respect to `a`, times the density, which is the derivative with respect to
-    // `x`.
+    // Returns the derivative for finite `a` and `x`: that of the quantile with respect to `a`, negated, times the
+    // density.
     let inside = |a: f64, x: f64| -inner_quantile_slope(a, x) * gamma_density(a, x) / x;
     slope_or_end(a, x, inside)
 }
 
-/// Returns the derivative with respect to the shape `a` of the quantile of a gamma distribution, at quantile `x`:
-/// minus the derivative of the distribution function by `a`, divided by its derivative by `x`.
+/// Returns the derivative, with respect to the shape `a`, of the quantile `x` of a gamma distribution: minus the
+/// distribution function's derivative with respect to `a`, divided by the one with respect to `x`.
 fn gamma_quantile_slope(a: f64, x: f64) -> f64 {
     slope_or_end(a, x, inner_quantile_slope)
 }
 
-/// Returns a derivative at `x`: `inside(a, x)` between 0 and infinity, and its limits at both ends.
+/// Returns the derivative at `x`: `inside(a, x)` for `x` between 0 and infinity, and the limits of the derivative at
+/// both ends.
 fn slope_or_end(a: f64, x: f64, inside: impl Fn(f64, f64) -> f64) -> f64 {
     match x {
         0.0 => 0.0,
@@ -231,7 +232,7 @@ fn inner_quantile_slope(a: f64, x: f64) -> f64 {
     if x > 1.0 && x > a { gamma_fraction_slope(a, x) } else { gamma_series_slope(a, x) }
 }
 
-/// Computes [`inner_quantile_slope`] from the series of the distribution function, derived term by term.
+/// Computes [`inner_quantile_slope`] from the series of the distribution function, differentiated term by term.
 fn gamma_series_slope(a: f64, x: f64) -> f64 {
     let (mut term, mut sum, mut n) = (1.0, 1.0, a);
     let (mut term_slope, mut sum_slope) = (0.0f64, 0.0f64);
@@ -248,9 +249,10 @@ fn gamma_series_slope(a: f64, x: f64) -> f64 {
     -x / a * (sum_slope + sum * (x.ln() - crate::numeric::scalar::Real::digamma(a + 1.0)))
 }
 
-/// Computes [`inner_quantile_slope`] from the continued fraction, derived step by step.
+/// Computes [`inner_quantile_slope`] from the continued fraction, differentiated step by step.
 fn gamma_fraction_slope(a: f64, x: f64) -> f64 {
-    // Each number is paired with its derivative with respect to `a`.
+    // Each variable `*_slope` is the derivative with respect to `a` of the variable of the same name without the
+    // suffix.
     let bounded = |v: f64| if v.abs() < f64::MIN_POSITIVE { f64::MIN_POSITIVE } else { v };
     let (mut b, b_slope) = (x + 1.0 - a, -1.0);
     let (mut c, mut c_slope) = (1.0 / f64::MIN_POSITIVE, 0.0);

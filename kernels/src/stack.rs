@@ -21,7 +21,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 const CONTAINER: &str = "_stacks";
 
-/// Values, last in, first out.
+/// A stack of tensors, shared by the ops of a step.
 #[derive(Debug)]
 struct Stack {
     name: String,

@@ -94,7 +94,7 @@ fn clear<T: Resource>(area_by_name: NamedArea<T>, clear: fn(&T)) -> Result<Kerne
     })
 }
 
-/// Makes the kernel of an operation that may wait.
+/// Makes the kernel of an operation on a staging area; the operation may wait.
 fn operation<T: Resource>(
     _: &KernelInit<'_>,
     area_by_name: NamedArea<T>,
@@ -106,7 +106,7 @@ fn operation<T: Resource>(
     })
 }
 
-/// Starts an operation, or reports the error in its arguments.
+/// Starts an operation with its arguments, or completes the node with the error that occurred when they were read.
 fn start<A>(ctx: AsyncContext, arguments: Result<A>, run: impl FnOnce(&Arc<Cancellation>, A, Done)) {
     let AsyncContext { step, done, .. } = ctx;
     match arguments {
@@ -115,7 +115,7 @@ fn start<A>(ctx: AsyncContext, arguments: Result<A>, run: impl FnOnce(&Arc<Cance
     }
 }
 
-/// Returns the inputs from number `first` on as a tuple to store.
+/// Returns the inputs from index `first` on as a tuple to store.
 fn tuple(ctx: &AsyncContext, first: usize) -> Result<Tuple> {
     ctx.inputs[first..].iter().map(|input| AnyTensor::persisted(input.clone(), &ctx.device)).collect()
 }
@@ -128,7 +128,7 @@ fn tensors(done: Done) -> Finish<Tuple> {
     Box::new(move |result| done(result.map(values)))
 }
 
-/// Returns the completion callback of a node that outputs the tensors of a tuple without the tuple's key.
+/// Returns the completion callback of a node that outputs the tensors of a tuple, but not its key.
 fn without_key(done: Done) -> Finish<(i64, Tuple)> {
     Box::new(move |result| done(result.map(|(_, tuple)| values(tuple))))
 }

@@ -1,5 +1,4 @@
-//! Kernels of pseudo-random numbers from seeds, or from a key and a counter, in the inputs: equal inputs give equal
-//! numbers.
+//! Kernels of pseudo-random numbers whose inputs are seeds, or a key and a counter: equal inputs give equal numbers.
 
 use super::random::{
     self, COUNTED, DRAWN, bits, gamma, integers, multinomial, normal, poisson, truncated, uniform,
@@ -13,11 +12,11 @@ use graph::{DType, Tensor};
 
 type TypeConstraints = &'static [(&'static str, &'static [DType])];
 
-/// Attributes of ops that take two seeds.
+/// Type constraints of ops that take two seeds.
 const SEEDED: TypeConstraints = &[("dtype", FLOATS), ("T", INDEX), ("Tseed", INDEX)];
 const SEEDED_INTEGERS: TypeConstraints = &[("dtype", INDEX), ("T", INDEX), ("Tseed", INDEX)];
 const SEEDED_BITS: TypeConstraints = &[("dtype", WORDS), ("T", INDEX), ("Tseed", WORDS)];
-/// Attributes of ops that take a key.
+/// Type constraints of ops that take a key.
 const KEYED: TypeConstraints = &[("dtype", FLOATS), ("Tshape", INDEX)];
 const KEYED_INTEGERS: TypeConstraints = &[("dtype", INDEX), ("Tshape", INDEX)];
 const KEYED_BITS: TypeConstraints = &[("dtype", WORDS), ("Tshape", INDEX)];

@@ -68,7 +68,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Byte,
-    /// UTF-8 characters: the bytes that do not continue a character are counted.
+    /// UTF-8 characters: a string's length is the number of bytes that do not continue a character.
     Character,
 }
 
@@ -90,7 +90,7 @@ fn is_start(byte: u8) -> bool {
     byte & 0xc0 != 0x80
 }
 
-/// Sets output 0 to `map` of each string of input 0.
+/// Sets output 0 to the results of `map` for all strings of input 0.
 fn mapped(ctx: &mut KernelContext<'_>, map: impl Fn(&Bytes) -> Result<Bytes>) -> Result<()> {
     let input = ctx.input(0)?;
     let strings = input.as_strings()?.iter().map(map).collect::<Result<Vec<_>>>()?;
@@ -116,7 +116,7 @@ fn buckets(init: &KernelInit<'_>, hash: fn(&[u64], &[u8]) -> u64) -> Result<Kern
     })
 }
 
-/// Returns the MurmurHash64A (Appleby, 2008) with TensorFlow's seed.
+/// Returns the MurmurHash64A (Appleby, 2008) of `bytes` with TensorFlow's seed.
 fn murmur64(bytes: &[u8]) -> u64 {
     const SEED: u64 = 0x00de_cafc_affe;
     const M: u64 = 0xc6a4_a793_5bd1_e995;

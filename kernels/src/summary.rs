@@ -33,7 +33,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         audio(init, move |_| Ok(rate))
     }),
     KernelDef::of("AudioSummaryV2", &[], |init| audio(init, |ctx| rate_of(ctx.input(2)?))),
-    // The description in the attributes is not part of the message.
+    // The summary message does not contain the node's attribute `description`.
     KernelDef::of("TensorSummary", &[], |init| {
         let node = init.node.name.clone();
         Kernel::sync(move |ctx| {
@@ -75,13 +75,13 @@ pub(super) fn of_value(tag: &[u8], write: impl FnOnce(&mut Writer)) -> Writer {
     summary
 }
 
-/// Returns a histogram summary; errors call the values `name`, or `infinite` if a value is infinite.
+/// Returns a histogram summary. Error messages call the values `name`, or `infinite` if a value is infinite.
 pub(super) fn of_histogram(tag: &[u8], values: &Tensor, name: &str, infinite: &str) -> Result<Writer> {
     let histogram = histogram::of(values, &histogram::HistogramLabel { name, infinite })?;
     Ok(of_value(tag, |v| _ = v.message(5, |h| histogram.write(h))))
 }
 
-/// Returns a summary of the first images of a batch.
+/// Returns a summary of at most `max_images` images of a batch.
 pub(super) fn of_images(tag: &[u8], batch: &Tensor, max_images: i64, bad_color: &Tensor) -> Result<Writer> {
     if bad_color.dtype() != DType::UInt8 || bad_color.shape().rank() != 1 {
         device::invalid!("bad_color must be a vector of uint8, got {bad_color:?}");
@@ -94,7 +94,7 @@ pub(super) fn of_images(tag: &[u8], batch: &Tensor, max_images: i64, bad_color: 
     Ok(summary)
 }
 
-/// Returns a summary of the first audio clips of a batch.
+/// Returns a summary of at most `max_outputs` audio clips of a batch.
 pub(super) fn of_audio(tag: &[u8], batch: &Tensor, max_outputs: i64, rate: f32) -> Result<Writer> {
     let mut summary = Writer::new();
     for (i, clip) in audio::encode_all(batch, max_outputs, rate)?.iter().enumerate() {
@@ -104,7 +104,7 @@ pub(super) fn of_audio(tag: &[u8], batch: &Tensor, max_outputs: i64, rate: f32) 
     Ok(summary)
 }
 
-/// Returns the sample rate in a tensor.
+/// Returns the sample rate in a tensor of one element.
 pub(super) fn rate_of(tensor: &Tensor) -> Result<f32> {
     tensor.item::<f32>().map_err(|_| {
         let shape = tensor.shape();
@@ -112,7 +112,7 @@ pub(super) fn rate_of(tensor: &Tensor) -> Result<f32> {
     })
 }
 
-/// Returns the numbers of a tensor as `f32`, like summaries store them.
+/// Returns the elements of a real tensor as `f32`, the type in which summaries store them.
 pub(super) fn floats(values: &Tensor) -> Result<Vec<f32>> {
     dispatch!(real, values.dtype(), T => {
         let all = values.values::<T>()?;
@@ -128,7 +128,7 @@ fn value(summary: &mut Writer, tag: &[u8], write: impl FnOnce(&mut Writer)) {
     });
 }
 
-/// Returns the string in a scalar tensor, or the error `otherwise`.
+/// Returns the string in a scalar tensor, or an error with the message `otherwise`.
 pub(super) fn tag<'a>(tensor: &'a Tensor, otherwise: &str) -> Result<&'a Bytes> {
     match (tensor.shape().rank(), tensor.as_strings()?) {
         (0, [tag]) => Ok(tag),
@@ -178,7 +178,7 @@ fn audio(
     })
 }
 
-/// Returns the tag of item `i`: numbered if there may be several, plain if there can be only one.
+/// Returns the tag of item `i`, which contains the number `i` only if `max` is greater than 1.
 fn numbered(base: &[u8], kind: &str, i: usize, max: i64) -> Vec<u8> {
     let suffix = if max > 1 { format!("/{kind}/{i}") } else { format!("/{kind}") };
     [base, suffix.as_bytes()].concat()
@@ -199,7 +199,8 @@ fn merge(ctx: &mut KernelContext<'_>) -> Result<()> {
     set_summary(ctx, merged)
 }
 
-/// Appends the values of a summary. Returns a tag that occurred before, if there is one.
+/// Appends the values of a summary to `merged`, and their tags to `tags`. Returns a tag that `tags` already has, if
+/// any.
 fn append(
     merged: &mut Writer,
     tags: &mut FxHashSet<Vec<u8>>,

@@ -50,7 +50,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("LookupTableSizeV2", &[], |init| operation(init, &[], &[], size)),
 ];
 
-/// A function that creates the table of a node, given the node's inputs.
+/// A function `(context, name)` that creates the table of a node, given the node's inputs.
 type MakeTable = Box<dyn Fn(&KernelContext<'_>, Arc<str>) -> Result<Table> + Send + Sync>;
 
 fn types_of(ctx: &KernelContext<'_>) -> Result<(DType, DType)> {
@@ -181,8 +181,8 @@ fn anonymous(_: &KernelInit<'_>, make: MakeTable) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel of an operation on a table; `inputs` and `outputs` are the numbers of the node's inputs and outputs
-/// that are keys and values, alternating.
+/// Makes the kernel of an operation on a table; `inputs` and `outputs` are the indices of the node's inputs and outputs
+/// that are, in turn, keys and values.
 fn operation(
     init: &KernelInit<'_>,
     inputs: &'static [usize],

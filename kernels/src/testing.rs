@@ -34,7 +34,7 @@ pub fn run_node_on(device: &Arc<Device>, node: &Node, inputs: Vec<Value>) -> Res
     answer.map_err(|e| Error::internal(format!("{}: {e}", node.op.name())))?.map(|outputs| outputs.into_vec())
 }
 
-/// Returns a node's CPU kernel.
+/// Makes the CPU kernel of a node.
 pub fn make_kernel(device: &Arc<Device>, node: &Node) -> Result<Kernel> {
     single_node::make_kernel(device, node)
 }
@@ -59,7 +59,7 @@ pub(crate) struct TempDir(std::path::PathBuf);
 
 #[cfg(test)]
 impl TempDir {
-    /// Creates the folder.
+    /// Creates a folder with a unique name in the system's folder for temporary files.
     pub(crate) fn new() -> Result<TempDir> {
         use std::sync::atomic::{AtomicUsize, Ordering};
         static NEXT: AtomicUsize = AtomicUsize::new(0);

@@ -50,7 +50,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// The key of NaN, below the keys of all numbers.
 const NAN: u64 = 0;
 
-/// The elements as unsigned integers with the same order, so that one selection serves all dtypes.
+/// The elements of a row as unsigned integers in the same order, so that one selection algorithm serves all dtypes.
 #[derive(Default)]
 struct Keys {
     keys: Vec<u64>,
@@ -59,7 +59,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// Sets the keys to those of the elements in a range.
+    /// Sets the keys to the keys of the elements of `tensor` in `range`.
     fn set(&mut self, tensor: &Tensor, range: Range<usize>) -> Result<()> {
         self.keys.clear();
         self.are_floats = tensor.dtype().is_floating();
@@ -99,8 +99,8 @@ impl Keys {
         self.keys[b].cmp(&self.keys[a]).then(a.cmp(&b))
     }
 
-    /// Returns whether element `a` precedes `b` in TensorFlow's comparison: a NaN is neither larger nor smaller, so
-    /// its position decides.
+    /// Returns whether element `a` precedes `b` in TensorFlow's comparison: a NaN is neither larger nor smaller than
+    /// another element, so the positions decide.
     fn is_before(&self, a: usize, b: usize) -> bool {
         let (x, y) = (self.keys[a], self.keys[b]);
         if x == y || (self.are_floats && (x == NAN || y == NAN)) { a < b } else { x > y }
@@ -192,7 +192,7 @@ fn in_top(ctx: &mut KernelContext<'_>, k: i64) -> Result<()> {
     for (i, &target) in targets.to_i64s()?.iter().enumerate() {
         let row = &values[i * classes..(i + 1) * classes];
         let target = usize::try_from(target).ok().and_then(|t| row.get(t));
-        // A row with values that are not finite has no ranking.
+        // In a row with values that are not finite, no element is among the `k` largest.
         out.push(match target {
             Some(&own) if row.iter().all(|v| v.is_finite()) => {
                 Bool8::from((row.iter().filter(|&&v| v > own).count() as i64) < k)

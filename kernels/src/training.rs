@@ -154,7 +154,7 @@ fn step<T: Lane<Wide: Analytic>, const V: usize>(
     })
 }
 
-/// Returns the variable's rows to which the rows of a sparse gradient belong.
+/// Returns, for each row of a sparse gradient, the row of the variable that it updates.
 fn rows(var: &Shape, grad: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
     let count = check_rows(var, grad, indices.shape())?;
     let check = |(i, index): (usize, i64)| match usize::try_from(index) {
@@ -167,7 +167,7 @@ fn rows(var: &Shape, grad: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
     }
 }
 
-/// Updates every element of `vars`, in two halves in parallel where that pays.
+/// Updates every element of the variable and its slots, `vars`, in two halves in parallel where that pays.
 fn dense<T: Lane<Wide: Analytic>, const V: usize>(
     mut vars: [&mut [T]; V],
     grad: &[T],
@@ -177,7 +177,7 @@ fn dense<T: Lane<Wide: Analytic>, const V: usize>(
     if !parallel || grad.len() <= PARALLEL / 4 {
         return update_stored(&mut vars, grad, update);
     }
-    // A multiple of every block's length.
+    // The middle is a multiple of the length of every block.
     let middle = (grad.len() / 2).next_multiple_of(64).min(grad.len());
     let (left, right) = split(vars, middle);
     let (left_grad, right_grad) = grad.split_at(middle);
@@ -187,12 +187,12 @@ fn dense<T: Lane<Wide: Analytic>, const V: usize>(
 /// The rows of the variable that the rows of a sparse gradient update.
 struct GradientRows {
     numbers: Vec<usize>,
-    /// Elements per row.
+    /// The number of elements per row.
     len: usize,
 }
 
-/// Updates the rows from number `first` on that `vars` contain, in two halves in parallel while `bands`
-/// allows it. A row that occurs twice is updated twice, in order.
+/// Updates the rows in `vars`, of which the first has number `first`, in two halves in parallel while `bands` allows
+/// it. A row that occurs twice is updated twice, in order.
 fn sparse<T: Lane<Wide: Analytic>, const V: usize>(
     mut vars: [&mut [T]; V],
     first: usize,
@@ -236,11 +236,11 @@ fn split<T, const V: usize>(vars: [&mut [T]; V], middle: usize) -> ([&mut [T]; V
     (left, rights.map(Option::unwrap_or_default))
 }
 
-/// Elements processed together: their values are in local arrays, which the compiler knows not to overlap, so that it
-/// can use vector registers.
+/// The number of elements processed together: their values are in local arrays, which the compiler knows not to
+/// overlap, so that it can use vector registers.
 const BLOCK: usize = 16;
 
-/// The elements of 16-bit floats that are widened at a time.
+/// The number of elements of 16-bit floats that are widened at a time.
 const WIDENED: usize = 4 * BLOCK;
 
 /// Returns an array of empty slices as placeholders.
@@ -248,7 +248,7 @@ fn no_slices<'a, T, const V: usize>() -> [&'a mut [T]; V] {
     std::array::from_fn(|_| Default::default())
 }
 
-/// Applies an update to slices of stored elements. 16-bit floats are widened block by block.
+/// Applies an update to slices of elements in the variables' own dtype; 16-bit floats are widened block by block.
 fn update_stored<T: Lane<Wide: Analytic>, const V: usize>(
     vars: &mut [&mut [T]; V],
     grad: &[T],
@@ -278,7 +278,7 @@ fn update_stored<T: Lane<Wide: Analytic>, const V: usize>(
     }
 }
 
-/// Applies the rule to every element of `vars`, on this thread.
+/// Applies `rule` to every element of `vars` in the calling thread, block by block.
 fn walk<W: Analytic, const V: usize>(
     vars: &mut [&mut [W]; V],
     grad: &[W],

@@ -29,7 +29,7 @@ fn index(init: &KernelInit<'_>) -> Result<usize> {
     usize::try_from(index).map_err(|_| Error::invalid(format!("index {index} is negative")))
 }
 
-/// Returns the function call that the node belongs to.
+/// Returns the function call in which the node runs.
 fn call<'a>(ctx: &KernelContext<'a>) -> Result<&'a Arc<Call>> {
     let outside = || Error::internal(format!("{} is not within a function", ctx.node().op.name()));
     ctx.step().call.as_ref().ok_or_else(outside)

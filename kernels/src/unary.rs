@@ -16,7 +16,7 @@ use graph::DType::{self, *};
 use half::{bf16, f16};
 use num_complex::Complex;
 
-/// Defines functions of one element, with the types for which they are defined.
+/// Defines elementwise functions, each for the number types of a trait.
 macro_rules! functions {
     ($($name:ident: $kind:ident -> $out:ty, |$x:ident| $value:expr;)*) => {$(
         pub(super) struct $name;
@@ -158,7 +158,7 @@ macro_rules! polynomial {
     };
 }
 
-/// A type with its own variant of a function: the polynomial for `f32`, the library's function for `f64`.
+/// A type with its own implementation of a function: the polynomial for `f32`, the library's function for `f64`.
 pub(super) trait Polynomial: Sized {
     fn pick(single: fn(&mut [f32], &[f32]), double: fn(&mut [f64], &[f64])) -> fn(&mut [Self], &[Self]);
 }
@@ -186,7 +186,7 @@ macro_rules! gradient {
     };
 }
 
-/// Makes a kernel of two inputs with equally many elements.
+/// Makes the kernel of a gradient, whose two inputs have equally many elements.
 fn gradient_kernel(dtype: DType, zip: ZipFunction) -> Result<Kernel> {
     let types = [LaneType::of(dtype); 2];
     Kernel::sync(move |ctx| {
@@ -253,8 +253,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     gradient!("SigmoidGrad", SigmoidGrad),
 ];
 
-/// Returns the plan of an elementwise operation on two tensors of the same number of elements; the result has the
-/// first one's shape.
+/// Returns the plan of an elementwise operation on two tensors of the same number of elements; the result has the shape
+/// of `x`.
 pub(super) fn same_size(x: &graph::Tensor, y: &graph::Tensor) -> Result<Plan> {
     if x.num_elements() != y.num_elements() {
         device::invalid!(

@@ -38,7 +38,7 @@ fn unique(init: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(move |ctx| unique_of(ctx, out_idx))
 }
 
-/// The keys of elements; two keys are equal if their elements are equal.
+/// The keys of a tensor's elements; two keys are equal if their elements are equal.
 enum Keys<'a> {
     Numbers(Vec<Key>),
     Strings(&'a [Bytes]),
@@ -79,7 +79,7 @@ fn keys(tensor: &Tensor) -> Result<Keys<'_>> {
     }))
 }
 
-/// Returns the positions of the first item of each class of equal items, and the class of each item.
+/// Groups equal items into classes: returns the position of the first item of each class, and the class of each item.
 fn classes<K: Hash + Eq>(items: impl Iterator<Item = K>) -> (Vec<usize>, Vec<usize>) {
     let mut places: FxHashMap<K, usize> = FxHashMap::default();
     let (mut firsts, mut classes) = (Vec::new(), Vec::with_capacity(items.size_hint().0));

@@ -63,8 +63,8 @@ pub(super) fn shared_name(init: &KernelInit<'_>) -> Result<(String, String)> {
 fn variable(init: &KernelInit<'_>) -> Result<Kernel> {
     let (container, name) = shared_name(init)?;
     let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?);
-    // The cached variable, and the number of removals from resource containers when it was found: once that number has
-    // changed, the variable may be gone.
+    // The cached variable, and the number of removals from resource containers when the variable was found: if the
+    // number has changed since, the variable may have been removed.
     let found: Mutex<(u64, Weak<Variable>)> = Mutex::default();
     let node_name = init.node.name.clone();
     Kernel::sync(move |ctx| {
@@ -184,8 +184,8 @@ fn subtract_into<T: Arithmetic>(new: &mut [T], old: &[T], by: &[T]) {
     }
 }
 
-/// Replaces `value` by the result of an operation with `by`, a tensor of the same shape. `in_place` computes a run of
-/// elements in their place, and `into` a run of elements in new memory.
+/// Replaces `value` by the result of an operation with `by`, a tensor of the same shape. `in_place` overwrites its
+/// first operand with the results, and `into` writes the results to new memory.
 fn update<T: Arithmetic>(
     value: &mut Tensor,
     by: &Tensor,
@@ -212,7 +212,7 @@ fn update<T: Arithmetic>(
     Ok(())
 }
 
-/// Adds one to an integer scalar and returns its previous value.
+/// Adds one to an integer scalar that is below `limit`, and returns its previous value.
 fn count_up_to(value: &mut Tensor, limit: i64) -> Result<Tensor> {
     if value.shape().rank() != 0 {
         device::invalid!("input is not a scalar: {}", value.shape());

@@ -1,5 +1,5 @@
-//! Callables: steps that are planned once and run many times. The tensor connections of a callable replace
-//! edges of the graph.
+//! Callables: steps that are planned once and run many times. A tensor connection of a callable makes the
+//! consumers of one tensor read another tensor.
 
 use crate::plan::Plan;
 use crate::signature::without_zero_port;
@@ -9,7 +9,7 @@ use proto::{Status, pb};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// A planned step with its options.
+/// A callable: the plan of a step, and the step's options.
 #[derive(Debug)]
 pub(crate) struct Callable {
     pub(crate) plan: Arc<Plan>,
@@ -49,7 +49,7 @@ impl Callables {
         })
     }
 
-    /// Releases a callable; its running steps go on.
+    /// Removes a callable from the table; its steps in flight continue.
     pub(crate) fn release(&self, handle: i64) -> Result<(), Status> {
         let mut table = self.0.lock();
         let released = table.by_handle.remove(&handle);
@@ -134,7 +134,7 @@ pub(crate) fn connect(graph: &Graph, options: &pb::CallableOptions) -> Result<Gr
     Ok(connected)
 }
 
-/// Returns the output with this name, if the graph has it.
+/// Returns the output named `name`, or `None` if the graph has no such output.
 fn find(graph: &Graph, name: &str) -> Option<Output> {
     let (node, index) = parse_output_name(name)?;
     let node = graph.find(node)?;

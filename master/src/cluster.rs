@@ -1,4 +1,5 @@
-//! The tasks that a session may use, and the tasks that it uses, with their links and devices.
+//! The tasks that a session may use, and the tasks that it does use, with the links to their workers and with
+//! their devices.
 
 use crate::device_query::{DeviceQuery, QueryAction};
 use crate::step::wait_until;
@@ -17,7 +18,7 @@ pub type Links = BTreeMap<TaskName, Arc<dyn WorkerLink>>;
 /// The tasks that a session may use.
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
-    /// The master's task, by its name in the session's cluster.
+    /// The master's own task, named as in the session's cluster.
     pub(crate) task: TaskName,
     pub(crate) links: Links,
     filters: Vec<DeviceSpec>,
@@ -36,11 +37,11 @@ impl Members {
         Members { task, links, filters: Vec::new(), cluster_def: None }.filtered(filters)
     }
 
-    /// Returns the tasks of the session's own cluster `def` that match a filter, and the master's task, which
-    /// has one of `addresses` in `def`. `own` is the link to the master's task.
+    /// Returns the tasks of `def`, the session's own cluster, that match a filter, and the master's task,
+    /// which is the task of `def` with one of the `addresses`. `own` is the link to the master's task.
     ///
     /// # Errors
-    /// `InvalidArgument` if the cluster does not contain this master.
+    /// `InvalidArgument` if no task of `def` has one of the `addresses`.
     pub(crate) fn of_session(
         def: &pb::ClusterDef,
         addresses: &[&str],
@@ -148,7 +149,7 @@ impl Members {
     }
 }
 
-/// Returns whether a device of the task can match one of the specifications.
+/// Returns whether a device of the task can match one of the device specifications.
 fn matches_any(specs: &[DeviceSpec], task: &TaskName) -> bool {
     let whole = DeviceSpec {
         job: Some(task.job.clone()),
@@ -174,7 +175,7 @@ pub(crate) struct SessionCluster {
 }
 
 impl SessionCluster {
-    /// Returns the cluster of the tasks in `attributes`, which has the devices of each task.
+    /// Returns the cluster of the tasks in `attributes`, which maps each task to its devices.
     ///
     /// # Errors
     /// `FailedPrecondition` if the master's task has no CPU device.

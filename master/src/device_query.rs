@@ -7,12 +7,12 @@ use proto::Status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// The time from the start of the query for which it waits for tasks that the session does not need.
+/// The time after the start of a query at which it stops waiting for tasks that the session does not need.
 const OTHERS_GRACE: Duration = Duration::from_millis(500);
 
-/// The time between two logs of missing tasks.
+/// The time between two log messages about missing tasks.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// The time from the start of the query to the first log of missing tasks.
+/// The time from the start of a query to the first log message about missing tasks.
 const FIRST_REPORT: Duration = Duration::from_secs(2);
 
 /// The state of a query of tasks for their devices.
@@ -33,11 +33,11 @@ pub(crate) struct DeviceQuery {
 /// The next action of the caller.
 #[derive(Debug, PartialEq)]
 pub(crate) enum QueryAction {
-    /// Wait for answers, at most until this time.
+    /// Wait for answers, at most until the time `until`.
     Wait { until: Instant },
     /// Log the needed tasks that have not answered, and ask for the next action again.
     Report(Vec<TaskName>),
-    /// End the query, which waits for no further answers.
+    /// End the query: no further answers are awaited.
     Complete,
 }
 

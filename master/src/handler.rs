@@ -1,4 +1,5 @@
-//! The calls of MasterService: each decodes the request, calls the master, and encodes the response.
+//! The handlers of MasterService's calls: each decodes the request, calls the master, and encodes the
+//! response.
 
 use crate::master::Master;
 use crate::session::on_blocking_thread;
@@ -193,9 +194,9 @@ impl Handler {
     }
 }
 
-/// Replaces `Unavailable` by `Aborted`. Clients repeat calls that fail as unavailable, and the repetition
-/// would be refused for its request id, which hides the first error. Clients open a new session after either
-/// code.
+/// Replaces `Unavailable` by `Aborted`. After `Unavailable`, a client would repeat the call, and the server
+/// would refuse the repeated call because its request id has been used; this second error would hide the
+/// first one. After either code, a client opens a new session.
 fn without_client_retry(status: Status) -> Status {
     match status.code {
         Code::Unavailable => Status { code: Code::Aborted, ..status },

@@ -24,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 /// The number of remembered request ids, by which repeated requests are refused.
 const MAX_REQUEST_IDS: usize = 7_000;
 
-/// The time after a failed session start within which a start that needs the same tasks counts as its
-/// repetition.
+/// The time after a failed session start within which another start that needs the same tasks counts as a
+/// retry.
 const REPEAT_WINDOW: Duration = Duration::from_secs(2);
-/// The time for which the repetition of a failed session start waits for missing tasks.
+/// The time for which a retry of a failed session start waits for missing tasks.
 const REPEAT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The configuration of a master.
@@ -83,7 +83,7 @@ impl Master {
         })
     }
 
-    /// Records a request id; refuses one that has been used.
+    /// Records a request id, or fails if the id has been used before.
     pub(crate) fn check_request_id(&self, method: &str, id: i64) -> Result<(), Status> {
         self.requests_seen.lock().accept(method, None, id)
     }
@@ -119,7 +119,7 @@ impl Master {
         found.ok_or_else(|| Status::new(Code::Aborted, format!("Session {handle} is not found.")))
     }
 
-    /// Returns the tasks that a session with this configuration may use.
+    /// Returns the tasks that a session with the configuration `config` may use.
     fn members(&self, config: &pb::ConfigProto, target: &str) -> Result<Members, Status> {
         let (task, links) = (&self.config.task, &self.config.workers);
         match &config.cluster_def {
@@ -137,7 +137,7 @@ impl Master {
         }
     }
 
-    /// Returns the parts of the master that a session uses.
+    /// Returns the parts of the master that its sessions use.
     fn context(&self) -> MasterContext {
         MasterContext {
             kernels: self.config.kernels.clone(),
@@ -164,9 +164,8 @@ impl Master {
         unclaimed?.0.take().ok_or_else(|| Status::new(Code::Internal, "a session was claimed twice"))
     }
 
-    /// Returns the longest time for which a new session waits for the tasks in `needed`. Clients repeat a
-    /// call that failed as unavailable many times within about a second, so a repeated call waits for less
-    /// time.
+    /// Returns the longest time for which a new session waits for the tasks in `needed`. After `Unavailable`,
+    /// a client repeats its call many times within about a second, so a repeated call waits for less time.
     fn connect_timeout(&self, needed: &BTreeSet<TaskName>) -> Duration {
         match &*self.failed_start.lock() {
             Some((tasks, when)) if tasks == needed && when.elapsed() < REPEAT_WINDOW => REPEAT_TIMEOUT,

@@ -8,7 +8,7 @@ use graph::passes::{
 use graph::{Graph, NodeId, Role};
 use proto::{Rewrite, Rewrites, Status, pb};
 
-/// The minimum number of nodes of a graph that is rewritten, unless the option `min_graph_nodes` is set.
+/// The number of nodes below which a graph is not rewritten, unless the option `min_graph_nodes` is set.
 const MIN_NODES: usize = 4;
 
 /// Simplifies the graph, folds constants, and eliminates common subexpressions, unread nodes and unneeded
@@ -61,7 +61,7 @@ struct Pass {
     kind: PassKind,
 }
 
-/// The function that a pass calls; `Other` is a function of the graph and of the nodes that must be kept.
+/// The kind of a pass; `Other` holds a function of the graph and of the nodes that must be kept.
 enum PassKind {
     Simplify,
     Fold,
@@ -93,8 +93,8 @@ const PASSES: &[Pass] = &[
     Pass { name: "pruning", required_option: Some(Rewrite::Pruning), kind: PassKind::Other(prune) },
 ];
 
-/// Returns the simplifications that the options allow. Each is switched by the option of the TensorFlow
-/// optimizer that contains it.
+/// Returns the simplifications that the options allow. Each simplification is enabled by the option of the
+/// TensorFlow optimizer that makes the same rewrites.
 fn simplifications(rewrites: &Rewrites) -> Vec<Simplification> {
     let options = [
         (Rewrite::Pruning, Simplification::Forwarding),
@@ -112,7 +112,7 @@ fn folded_bytes(config: &pb::ConfigProto) -> Option<usize> {
     usize::try_from(optimizer.max_folded_constant_in_bytes).ok().filter(|bytes| *bytes > 0)
 }
 
-/// Returns the nodes that rewrites must keep: the step's targets, and the nodes that send to the client.
+/// Returns the nodes that rewrites must keep: the step's targets, and the `_Send` nodes of fetched tensors.
 fn nodes_to_keep(graph: &Graph, targets: &[String]) -> Vec<NodeId> {
     let sends = graph.nodes().filter(|(_, n)| n.op.role() == Role::Send).map(|(id, _)| id);
     targets.iter().filter_map(|name| graph.find(name)).chain(sends).collect()

@@ -28,7 +28,8 @@ pub(crate) fn merge(
     Ok(config)
 }
 
-/// Returns the recordings that a run requests from the workers.
+/// Returns the executor options of a run: the timeline, partition graphs and allocation reports that it
+/// requests from the workers.
 ///
 /// # Errors
 /// `InvalidArgument` if the run requests partition graphs and the session's options disable them.
@@ -50,13 +51,13 @@ pub(crate) fn executor_options(
     })
 }
 
-/// Returns the key of the group of collective ops that a run belongs to, or 0 if it belongs to none.
+/// Returns the key of the collective group that a run belongs to, or 0 if the run belongs to no group.
 pub(crate) fn collective_graph_key(run: &pb::RunOptions) -> i64 {
     run.experimental.as_ref().map_or(0, |e| e.collective_graph_key)
 }
 
-/// The paths of `ConfigProto` fields that have an effect or are refused, each with all fields below it. All
-/// other fields are logged when they are set.
+/// The paths of `ConfigProto` fields that have an effect or are refused. A path covers the field and all
+/// fields nested in it. All other fields are logged when they are set.
 const EFFECTIVE_SESSION_FIELDS: &[&str] = &[
     "allow_soft_placement",
     "cluster_def",
@@ -88,7 +89,7 @@ const EFFECTIVE_SESSION_FIELDS: &[&str] = &[
     "use_per_session_threads",
 ];
 
-/// The paths of `RunOptions` fields that have an effect.
+/// The paths of `RunOptions` fields that have an effect. A path covers the field and all fields nested in it.
 const EFFECTIVE_RUN_FIELDS: &[&str] =
     &["experimental.collective_graph_key", "output_partition_graphs", "timeout_in_ms", "trace_level"];
 
@@ -130,8 +131,8 @@ fn ignored<T: Options>(options: &T, effective: &'static [&'static str]) -> impl 
     set.filter(move |field| !is_effective(&field.path) && !is_disabled_rewrite(field)).map(|field| field.path)
 }
 
-/// Returns whether a field only disables a rewrite, which needs no report because this server does not make
-/// that rewrite.
+/// Returns whether a field without effect only disables a rewrite. Such a field is not logged, because this
+/// server does not make that rewrite.
 fn is_disabled_rewrite(field: &SetField) -> bool {
     field.type_name == "tensorflow.RewriterConfig.Toggle" && field.value == Toggle::Off as u64
 }

@@ -40,7 +40,7 @@ impl PartialRun {
     ///
     /// # Errors
     /// `InvalidArgument` for a name that was not announced or has been used already, or for a fetch that
-    /// needs a missing feed; nothing is recorded then.
+    /// needs a missing feed; on an error, nothing is recorded.
     pub(crate) fn advance<'a>(
         &self,
         feeds: impl Iterator<Item = &'a str>,
@@ -94,7 +94,7 @@ impl PartialRun {
     }
 }
 
-/// Marks a feed or fetch as used.
+/// Marks the feed or fetch `name` as used. Fails if it was not announced at set-up or has been used before.
 fn mark(names: &mut FxHashMap<String, bool>, name: &str, kind: &str, done: &str) -> Result<(), Status> {
     match names.get_mut(without_zero_port(name)) {
         None => Err(Status::invalid(format!("The {kind} {name} was not specified in partial_run_setup."))),

@@ -35,7 +35,7 @@ pub(crate) struct PlanRequest {
 pub(crate) struct PlanOwner {
     pub(crate) session: Arc<str>,
     /// The token that is cancelled when the session ends. Plans are not deregistered after the end of their
-    /// session, because the workers delete its graphs.
+    /// session, because the workers then delete all graphs of the session.
     pub(crate) closed: CancellationToken,
     pub(crate) runtime: Handle,
 }
@@ -60,7 +60,8 @@ pub(crate) struct RegisteredPartition {
     pub(crate) is_client: bool,
 }
 
-/// The tensors that the client and the partition with the client device exchange, by rendezvous key.
+/// The tensors that the client exchanges with the partition on the client device: the fed tensors with their
+/// rendezvous keys, and the rendezvous keys of the fetched tensors.
 #[derive(Debug, Default)]
 pub(crate) struct ClientTensors {
     pub(crate) send: Vec<(Arc<str>, Tensor)>,
@@ -112,8 +113,8 @@ impl Plan {
         failure.map_or(Ok(plan), Err)
     }
 
-    /// Returns the fed tensors with their rendezvous keys, and the keys of the fetched tensors, each key
-    /// once.
+    /// Returns the fed tensors with their rendezvous keys, and the rendezvous keys of the fetched tensors
+    /// without repetitions.
     pub(crate) fn client_tensors(
         &self,
         feeds: impl IntoIterator<Item = (impl AsRef<str>, Tensor)>,
@@ -131,7 +132,7 @@ impl Plan {
         Ok(ClientTensors { send, recv })
     }
 
-    /// Returns the fetched values, in the order of `fetches`, from the answers of the partitions.
+    /// Returns the fetched values, taken from the answers of the partitions, in the order of `fetches`.
     pub(crate) fn fetched(
         &self,
         fetches: &[String],

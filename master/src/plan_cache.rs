@@ -61,7 +61,8 @@ impl PlanCache {
         plan
     }
 
-    /// Returns the cell that holds the plan of a signature once it is made, and marks the cell as used.
+    /// Returns the cache's cell for the plan of a signature, which is empty until the plan is made, and marks
+    /// it as recently used.
     fn entry(&self, signature: &Signature) -> Arc<OnceCell<Arc<Plan>>> {
         let mut state = self.state.lock();
         state.clock += 1;

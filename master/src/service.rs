@@ -1,5 +1,5 @@
-//! MasterService on the wire. RunStep and RunCallable bypass the generated service, whose HTTP layers cost
-//! time; all other calls use the generated service.
+//! The gRPC server of MasterService. RunStep and RunCallable bypass the generated service, whose HTTP layers
+//! cost time; all other calls use the generated service.
 
 use crate::handler::Handler;
 use crate::master::Master;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 /// The feeds, fetches and targets of a step: each list is sorted, and tensor names are without `:0`. Repeated
-/// fetches and targets occur once. Repeated feeds stay: such a step matches no plan, and planning refuses it.
+/// fetches and targets occur once. Repeated feeds are kept, so that a step with repeated feeds matches no
+/// cached plan; planning refuses it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Signature(Arc<str>);
 
@@ -37,7 +38,7 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     names
 }
 
-/// Appends a list of names to the signature's text.
+/// Appends a list of names to the signature's text, with a separator after each name and after the list.
 fn push(text: &mut String, names: Vec<&str>) {
     for name in names {
         text.push_str(name);

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// The time limit of requests that remove a step's state from a worker; a worker that does not answer removes
-/// it later by itself.
+/// The time limit of requests that remove a step's state from a worker. A worker that does not answer in time
+/// removes the state later without a request.
 const CLEANUP_DEADLINE: Duration = Duration::from_secs(10);
 
 /// One step of a plan. When a step is dropped, the workers are notified to remove its state, after the step's
@@ -37,7 +37,7 @@ pub(crate) struct StepCall {
 impl Step {
     /// Returns a step with a random id.
     pub(crate) fn new(plan: Arc<Plan>, runtime: Handle) -> Step {
-        // TensorFlow's masters use 57 bits too.
+        // Step ids have 57 bits, like those of TensorFlow's masters.
         Step { id: (rand::random::<u64>() & ((1 << 57) - 1)) as i64, plan, runtime }
     }
 
@@ -45,7 +45,7 @@ impl Step {
     /// timeline.
     ///
     /// # Errors
-    /// The first failure that does not follow from another; see [`StepRun`].
+    /// The first failure that is not the consequence of another failure; see [`StepRun`].
     pub(crate) async fn run(&self, mut call: StepCall) -> Result<Vec<RunGraphOutcome>, Status> {
         let trace = call.options.record_timeline;
         if trace {
@@ -115,8 +115,8 @@ impl Step {
         }
     }
 
-    /// Sends a logging request to every worker, and returns the recorded transfers. A worker that fails the
-    /// request contributes no transfers.
+    /// Sends a logging request to every worker, and returns the tensor transfers that the workers have
+    /// recorded. A worker that fails the request contributes no transfers.
     async fn logging(&self, request: pb::LoggingRequest) -> Vec<pb::StepStats> {
         let requests = self.plan.partitions.iter().map(|partition| {
             let request = request.clone();
@@ -138,9 +138,9 @@ impl Drop for Step {
     }
 }
 
-/// Notifies the workers that a step is over.
+/// Notifies the workers that a step is over, so that they remove its state.
 fn forget(plan: Arc<Plan>, step_id: i64, runtime: &Handle) {
-    // `forget_step` notifies most workers at once, without waking another thread.
+    // `forget_step` notifies most workers directly, without waking another thread.
     let notify = |partition: &RegisteredPartition| partition.link.forget_step(step_id);
     let unnotified: Vec<usize> =
         (0..plan.partitions.len()).filter(|&i| !notify(&plan.partitions[i])).collect();
@@ -153,7 +153,7 @@ fn forget(plan: Arc<Plan>, step_id: i64, runtime: &Handle) {
                 tracing::debug!(task = %partition.task, step_id, "cleanup failed: {status}");
             }
         });
-        // If a cleanup request times out, its worker removes the step's state later by itself.
+        // If a cleanup request times out, its worker removes the step's state later without the request.
         let _ = tokio::time::timeout(CLEANUP_DEADLINE, join_all(cleanups)).await;
     });
 }

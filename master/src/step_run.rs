@@ -7,7 +7,7 @@ use proto::Status;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The time for which a step whose only failures are derived waits for the root failure that caused them.
+/// The time for which a step, all of whose failures are derived, waits for the root failure that caused them.
 const CAUSE_GRACE: Duration = Duration::from_secs(1);
 
 /// The longest time by which the workers' deadline precedes the step's deadline, so that their errors, which
@@ -28,7 +28,8 @@ pub(crate) struct StepRun<'a> {
     workers_deadline: Option<Instant>,
     /// The time from which a worker's `DeadlineExceeded` counts as the timeout of the step.
     late_from: Option<Instant>,
-    /// The first derived failure, and the time when it was reported.
+    /// The first derived failure, which is the consequence of a failure elsewhere, and the time when it was
+    /// reported.
     derived: Option<(Status, Instant)>,
 }
 
@@ -43,16 +44,17 @@ struct PartitionRun<'a> {
 enum PartitionState {
     Running,
     Ended,
-    /// The partition ended at its deadline, with this message about the nodes that it waited for.
+    /// The partition ended at the workers' deadline. The text is its error message, which names the nodes
+    /// that it waited for.
     Late(String),
 }
 
 /// The next action of the caller.
 #[derive(Debug, PartialEq)]
 pub(crate) enum NextAction {
-    /// Wait for more answers, and ask again at `until` if there is one.
+    /// Wait for more answers, and ask for the next action again at the time `until`, if it is set.
     Wait { until: Option<Instant> },
-    /// All partitions have succeeded.
+    /// End the step successfully, because all partitions have succeeded.
     Succeed,
     /// Cancel the partitions that still run, and report this status.
     Fail(Status),
@@ -81,8 +83,8 @@ impl<'a> StepRun<'a> {
         self.workers_deadline
     }
 
-    /// Records the end of a partition. A root failure of a step on several tasks is prefixed with the task's
-    /// name.
+    /// Records the end of a partition. If the step runs on several tasks, the message of a root failure is
+    /// prefixed with the task's name.
     pub(crate) fn partition_ended(
         &mut self,
         partition: usize,
@@ -120,8 +122,8 @@ impl<'a> StepRun<'a> {
         match &self.derived {
             None if !runs => NextAction::Succeed,
             None => NextAction::Wait { until: self.deadline },
-            // After a partition has ended at its deadline, a derived failure no longer ends the step before
-            // its deadline.
+            // If a partition has ended at its deadline, a derived failure of another partition ends the step
+            // only at the step's deadline.
             Some((_, since)) if runs && (is_late || now < *since + CAUSE_GRACE) => {
                 let grace = *since + CAUSE_GRACE;
                 let until = self.deadline.map_or(grace, |d| if is_late { d } else { d.min(grace) });
@@ -150,7 +152,7 @@ impl<'a> StepRun<'a> {
     }
 }
 
-/// Returns whether a failure follows from another one. A cancellation from a worker always does.
+/// Returns whether a failure is the consequence of another failure, as every cancellation by a worker is.
 fn is_derived(status: &Status) -> bool {
     status.derived || status.code == Code::Cancelled
 }

@@ -1,4 +1,4 @@
-//! Tests that callers that stop waiting leave no state on the workers.
+//! Tests that a call whose caller stops waiting leaves no state on the workers.
 
 use anabranch_master::{Master, MasterConfig};
 use futures::FutureExt;
@@ -133,7 +133,7 @@ impl Setup {
         Setup::with(worker.clone(), calls, &[worker])
     }
 
-    /// Returns a master in the task of `worker`, with links to `all` workers.
+    /// Returns a setup whose master is in the task of `worker` and has links to the workers in `all`.
     fn with(worker: Arc<Worker>, calls: mpsc::UnboundedReceiver<&'static str>, all: &[Arc<Worker>]) -> Setup {
         let link = |worker: &Arc<Worker>| (worker.task.clone(), worker.clone() as Arc<dyn WorkerLink>);
         let master = Master::new(MasterConfig {
@@ -205,7 +205,7 @@ async fn a_session_is_closed_although_the_caller_stops_waiting() -> Test {
     for call in ["create", "register", "run"] {
         assert_eq!(setup.next_call().await?, call);
     }
-    // The future is polled once, and dropped while the step runs.
+    // The future of the close is polled once, and dropped while the step still runs.
     assert!(setup.master.close_session(&session).now_or_never().is_none());
     assert_eq!(running.await?.err().map(|s| s.code), Some(Code::Cancelled));
     let mut cleanup_calls = vec![setup.next_call().await?, setup.next_call().await?];
@@ -241,7 +241,7 @@ async fn an_evicted_plan_is_deregistered() -> Test {
         setup.master.run_step(step(&session, &format!("n{i}"))).await?;
     }
     while setup.next_call().await? != "deregister" {}
-    // The plan of `n0` was evicted, and is made again.
+    // The plan of `n0` was evicted from the cache, so it is made again.
     setup.master.run_step(step(&session, "n0")).await?;
     Ok(())
 }

@@ -103,9 +103,9 @@ pub enum Error {
 /// The reason why a reference or resource edge may not move a colocation group to another device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pin {
-    /// The device requested on a node that creates state.
+    /// A user requested the device for a node of the group that creates state.
     Resource,
-    /// The device assigned by an earlier placement.
+    /// An earlier placement assigned the group's device.
     Assigned,
 }
 

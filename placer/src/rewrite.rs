@@ -17,8 +17,8 @@ pub fn normalise_endpoint(text: &str) -> String {
     }
 }
 
-/// Returns the graph of a run. Each fed endpoint is replaced by `_recv_<node>_<port>` and each fetched
-/// endpoint is connected to `_send_<node>_<port>`. Both are on the client device and terminated by the
+/// Returns the graph of a run. Each fed endpoint is replaced by a Recv `_recv_<node>_<port>`, and each fetched endpoint
+/// is connected to a Send `_send_<node>_<port>`. These Recvs and Sends are on the client device and terminated by the
 /// client, with the endpoint as `tensor_name`. Nodes that no fetch or target needs are removed.
 ///
 /// `client_device` is an index into `devices`.
@@ -91,7 +91,7 @@ struct Feed {
     id: Option<NodeId>,
 }
 
-/// The state of one rewrite.
+/// The state while a graph is rewritten for one run.
 struct Rewriting<'a> {
     graph: &'a Graph,
     topology: Topology,
@@ -169,7 +169,7 @@ impl<'a> Rewriting<'a> {
     fn targets(&mut self, names: &[impl AsRef<str>]) -> Result<()> {
         let mut missing = String::new();
         for name in names {
-            // A tensor name given as a target stands for its node.
+            // A target may be a tensor name, which selects the tensor's node.
             let name = name.as_ref();
             let node = parse_output_name(name).map_or(name, |(node, _)| node);
             match self.graph.find(node) {
@@ -212,7 +212,7 @@ impl<'a> Rewriting<'a> {
         edge
     }
 
-    /// Marks the nodes and the feeds that fetches and targets need.
+    /// Returns for each node of the graph, and for each feed, whether a fetch or target needs it.
     fn mark_needed(&self) -> Result<(Vec<bool>, Vec<bool>)> {
         let mut needed = vec![false; self.graph.len()];
         let mut feed_needed = vec![false; self.feeds.len()];

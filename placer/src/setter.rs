@@ -23,9 +23,9 @@ pub const STANDARD_PS_OPS: &[&str] = &[
     "DecisionTreeResource",
 ];
 
-/// A strategy that chooses the parameter server task of each op in turn.
+/// A strategy that chooses a parameter server task for each op.
 pub trait PsStrategy {
-    /// Returns the task index for `node`.
+    /// Returns the index of the parameter server task for `node`.
     fn task(&self, node: &Node) -> u32;
 }
 
@@ -134,7 +134,7 @@ impl PsStrategy for RandomTask {
 pub struct ReplicaDeviceSetter {
     /// Number of tasks of the parameter server job, which is the job of `ps_device`.
     pub ps_tasks: u32,
-    /// The device of `ps_ops`; if empty, they are placed like all other ops.
+    /// The device of the ops in `ps_ops`; if it is empty, these ops are placed like all other ops.
     pub ps_device: DeviceSpec,
     /// The device of all ops that are not in `ps_ops`.
     pub worker_device: DeviceSpec,
@@ -193,7 +193,8 @@ pub fn replica_device_setter(setter: ReplicaDeviceSetter) -> Option<impl Fn(&Nod
     let ReplicaDeviceSetter { ps_tasks, ps_device, worker_device, merge_devices, ps_ops, strategy } = setter;
     let strategy = strategy.unwrap_or_else(|| Box::new(RoundRobin::new(ps_tasks)));
     Some(move |node: &Node| {
-        // An invalid device specification is reported where the node is added to the graph.
+        // An invalid device specification is ignored here, because an error is reported when the node is added to the
+        // graph.
         let own = DeviceSpec::parse(&node.device).unwrap_or_default();
         if !merge_devices && !own.is_empty() {
             return DeviceSpec::default();

@@ -4,15 +4,16 @@
 use crate::error::{Error, Result};
 use graph::{DType, Shape};
 
-/// The rule that gives the number of shards, with the parameters of TensorFlow 1's partitioners.
+/// The rule that gives the number of shards of a variable, with the parameters of TensorFlow 1's partitioners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partitioner {
     /// A fixed number of shards, reduced if shards would be empty.
     FixedSize { shards: usize, axis: usize },
-    /// The smallest number of shards that keeps each shard within `max_shard_bytes`, or at one slice if a
-    /// slice is larger, but at most `max_shards`.
+    /// The smallest number of shards that keeps each shard within `max_shard_bytes`, but at most `max_shards`. If one
+    /// slice along the axis is larger than `max_shard_bytes`, each shard is one slice.
     AxisSize { max_shard_bytes: usize, axis: usize, bytes_per_string: usize, max_shards: Option<usize> },
-    /// At most `max_partitions` shards, and at most one shard for each `min_slice_size` bytes, rounded up.
+    /// At most `max_partitions` shards, and at most the variable's size in bytes divided by `min_slice_size`, rounded
+    /// up.
     MinMax { max_partitions: usize, axis: usize, min_slice_size: usize, bytes_per_string: usize },
 }
 
@@ -27,13 +28,13 @@ impl Partitioner {
         Partitioner::AxisSize { max_shard_bytes, axis: 0, bytes_per_string: 16, max_shards: None }
     }
 
-    /// Creates a partitioner along axis 0 with at most `max_partitions` shards, and at most one shard for
-    /// each 256 KiB, rounded up.
+    /// Creates a partitioner along axis 0 with at most `max_partitions` shards, and at most the variable's size divided
+    /// by 256 KiB, rounded up.
     pub fn min_max(max_partitions: usize) -> Partitioner {
         Partitioner::MinMax { max_partitions, axis: 0, min_slice_size: 256 << 10, bytes_per_string: 16 }
     }
 
-    /// Returns the number of shards along each axis; all except one are 1.
+    /// Returns the number of shards along each axis: 1 along all axes except the partitioner's axis.
     ///
     /// # Errors
     /// `InvalidArgument` if the shape has no such axis, or a size that must be positive is 0.

@@ -78,7 +78,8 @@ impl Specs {
         id
     }
 
-    /// Returns the specification that requires both `a` and `b`, or `None` if they contradict each other.
+    /// Returns the specification that requires both `a` and `b`, or `None` if they contradict each other. If `soft`, a
+    /// contradiction of device types or numbers is resolved by dropping these fields.
     pub(crate) fn merge(&mut self, a: SpecId, b: SpecId, soft: bool) -> Option<SpecId> {
         if a == b || b == 0 {
             return Some(a);
@@ -94,8 +95,8 @@ impl Specs {
         merged
     }
 
-    /// Returns `strong` completed with the fields of `weak` that `strong` leaves open. A device number is
-    /// only taken over together with its device type.
+    /// Returns `strong` completed with the fields of `weak` that `strong` leaves open. The device number of `weak` is
+    /// used only together with its device type.
     pub(crate) fn override_with(&mut self, strong: SpecId, weak: SpecId) -> SpecId {
         if strong == 0 || strong == weak {
             return weak;

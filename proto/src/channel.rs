@@ -27,11 +27,11 @@ pub const CONNECT_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Time limit of one connection attempt if several processes may serve the task.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
-/// Duration of a timed-out call above which the process that serves the task may be suspended, if several
-/// processes may serve the task.
+/// A call that times out after more than this duration may have been sent to a suspended process; later calls then
+/// connect again, if several processes may serve the task.
 const SUSPENDED_AFTER: Duration = Duration::from_secs(3);
-/// Time for which a call that does not wait for its task to start tries to connect while the task refuses
-/// connections.
+/// Time for which a call waits for a task that has accepted no connection yet and refuses connections, unless the
+/// policy is [`RetryPolicy::UntilThere`].
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 
 /// Flow-control windows in bytes: the protocol's maximum, because a tensor is needed as a whole.
@@ -95,8 +95,8 @@ fn connector() -> HttpConnector {
     connector
 }
 
-/// Connects to the process at an endpoint. The future is boxed, so that the gRPC client is compiled in this crate and not
-/// again in each crate that connects.
+/// Connects to the process at an endpoint. The future is boxed, so that the gRPC client is compiled in this crate and
+/// not again in each crate that connects.
 pub fn connect(endpoint: &Endpoint) -> BoxFuture<'_, Result<Channel, tonic::transport::Error>> {
     Box::pin(endpoint.connect_with_connector(connector()))
 }
@@ -328,14 +328,15 @@ async fn connect_and_probe(endpoint: &Endpoint) -> Result<Channel, Box<dyn StdEr
 /// Therefore only calls that open a session wait for it to restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryPolicy {
-    /// The call may be sent again.
+    /// The call may be sent again even if its outcome is unknown.
     Harmless,
-    /// The call may be sent again, and waits until the task runs, up to its deadline.
+    /// The call may be sent again even if its outcome is unknown, and waits for the task to start, up to the call's
+    /// deadline.
     UntilThere,
     Never,
 }
 
-/// Delays between attempts, each twice the previous one up to a limit.
+/// The delays between the attempts of a call: each is twice the previous one, up to [`LONGEST_PAUSE`].
 #[derive(Debug)]
 struct Pause(Duration);
 

@@ -58,7 +58,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Converts a `ClusterDef`.
+    /// Makes the cluster that a `ClusterDef` describes.
     pub fn from_def(def: &pb::ClusterDef) -> Result<Cluster, Status> {
         let mut cluster = Cluster::new();
         for job in &def.job {
@@ -92,7 +92,7 @@ impl Cluster {
         }
         let json = json(text)?;
         match json.get("cluster") {
-            // If "cluster" were a job, its value would be a list.
+            // Only in a `TF_CONFIG` is "cluster" an object; the value of a job with this name would be a list.
             Some(serde_json::Value::Object(_)) => Cluster::from_config(&json),
             _ => Ok((Cluster::from_jobs(&json)?, None)),
         }
@@ -155,7 +155,7 @@ impl Cluster {
         self.insert_once(job, index, address)
     }
 
-    /// Adds a task that must not be in the cluster yet.
+    /// Adds a task; fails if the cluster already has the task.
     fn insert_once(&mut self, job: &str, index: u32, address: &str) -> Result<(), Status> {
         if self.address_of(job, index).is_some() {
             return Err(Status::invalid(format!("task {index} of job '{job}' stands twice in the cluster")));

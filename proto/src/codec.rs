@@ -1,7 +1,7 @@
 //! The gRPC codec of the generated clients and servers.
 //!
-//! prost's functions are generic over the buffer, so each crate that calls them compiles them again. A [`WireMessage`]
-//! has them compiled once, in this crate.
+//! prost's functions are generic over the buffer, so each crate that calls them compiles them again. For each
+//! [`WireMessage`], they are compiled only once, in this crate.
 
 use prost::Message;
 use std::fmt;
@@ -20,7 +20,7 @@ pub trait WireMessage: Sized + Send + 'static {
     /// Decodes a message from the whole buffer.
     ///
     /// # Errors
-    /// `Internal` for bytes that are not such a message.
+    /// `Internal` if the bytes do not encode a message of this type.
     fn read(buffer: &mut DecodeBuf<'_>) -> Result<Self, Status>;
 }
 

@@ -1,5 +1,5 @@
-//! Leader epochs. Only the highest epoch of a name leads; its number increases whenever another leader takes
-//! over.
+//! Leader epochs. Among the leaders of a job, only the one with the highest epoch number leads; each new leader has a
+//! higher number than the one before it.
 
 use crate::pb;
 use std::fmt;
@@ -14,7 +14,7 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// Returns the epoch of a session with these options, if it has one.
+    /// Returns the leader epoch that a session's options contain, if they contain one.
     pub fn of(config: &pb::ConfigProto) -> Option<Epoch> {
         let metadata = config.experimental.as_ref()?.session_metadata.as_ref()?;
         let is_named = !metadata.name.is_empty();

@@ -29,7 +29,7 @@ pub fn sized<M: Message>(message: M) -> Result<M, Status> {
 /// Returns the length of a message in bytes.
 ///
 /// # Errors
-/// `Internal`, with TensorFlow's message, beyond the format's limit.
+/// `Internal`, with TensorFlow's error text, if the length exceeds the limit of the protobuf format.
 pub fn checked_len(message: &impl Message) -> Result<usize, Status> {
     match message.encoded_len() {
         len @ ..=MAX_MESSAGE_SIZE => Ok(len),
@@ -51,7 +51,8 @@ impl Status {
         }
     }
 
-    /// Reads the flags of a failure in a body from metadata. Without flags, a cancellation counts as derived.
+    /// Returns a failure, received as code and text in a response's body, with its flags, read from the response's
+    /// metadata. Without flags, a cancellation counts as derived.
     pub fn read_metadata(mut self, metadata: &MetadataMap) -> Status {
         match metadata.get_bin(BODY_PAYLOADS).and_then(|value| value.to_bytes().ok()) {
             Some(bytes) => {

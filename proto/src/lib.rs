@@ -60,7 +60,7 @@ pub mod replication {
     include!("generated/anabranch.rs");
 }
 
-/// Messages of TensorFlow that those of [`replication`] refer to.
+/// Messages of TensorFlow that the messages of [`replication`] refer to.
 mod tensorflow {
     pub(crate) use crate::pb::{DataType, TensorProto, TensorShapeProto};
 }

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The future of a call's result. It is boxed by the callee: its code is compiled once, and no caller makes the compiler
+/// The future of a call's result, boxed by the callee: its code is compiled once, and no caller makes the compiler
 /// prove again that it is `Send`.
 pub type Call<'a, T> = BoxFuture<'a, Result<T, Status>>;
 
@@ -115,7 +115,7 @@ pub struct RunGraphOutcome {
 /// The interface of a master for its clients. Dropping the future of a call cancels the call.
 #[async_trait]
 pub trait MasterLink: Send + Sync + fmt::Debug {
-    /// Opens a session with a graph, all of whose nodes are placed.
+    /// Opens a session on a graph, and places all nodes of the graph on devices.
     async fn create_session(&self, request: CreateSession) -> Result<CreatedSession, Status>;
 
     /// Adds nodes to a session's graph; returns the new version.
@@ -138,7 +138,7 @@ pub trait MasterLink: Send + Sync + fmt::Debug {
     /// Lists the devices of a session, or of the whole cluster.
     async fn list_devices(&self, session: Option<&str>) -> Result<ListedDevices, Status>;
 
-    /// Clears containers on the matching workers and closes every session.
+    /// Clears the named resource containers on the workers that match the device filters, and closes every session.
     async fn reset(&self, containers: Vec<String>, device_filters: Vec<String>) -> Result<(), Status>;
 }
 

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 /// The consecutive pieces of an encoded message.
 pub type Pieces = SmallVec<[Bytes; 2]>;
 
-/// Elements up to this size in bytes are copied.
+/// Maximum size of a tensor's elements that are copied into a piece, bytes.
 const MAX_COPIED: usize = 4 << 10;
 /// The field number of `tensor_content` in a TensorProto.
 const CONTENT: u32 = 4;

@@ -9,7 +9,7 @@ use rustc_hash::{FxBuildHasher, FxHashSet};
 #[derive(Debug)]
 pub struct RecentIds {
     recent: FxHashSet<i64>,
-    /// The ids before those in `recent`; they are dropped together when `recent` is full.
+    /// The ids added before those in `recent`. When `recent` is full, this set is dropped and replaced by `recent`.
     before: FxHashSet<i64>,
     capacity: usize,
 }
@@ -34,7 +34,7 @@ impl RecentIds {
         self.recent.insert(id)
     }
 
-    /// Accepts a request whose id is new. Zero is the id of clients that do not ask for the check.
+    /// Accepts a request if its id is new or 0, which clients send that do not want this check.
     ///
     /// # Errors
     /// `Aborted` with the method, `step` and the id if the request was received before.

@@ -37,8 +37,8 @@ impl Call {
         std::str::from_utf8(self.value(name)?).ok()
     }
 
-    /// Returns the bytes of a header field's value. Clones of them share the field's memory and may outlive
-    /// the call.
+    /// Returns the bytes of a header field's value. Clones of the bytes share the field's memory and may outlive the
+    /// call.
     pub(crate) fn value(&self, name: &str) -> Option<&Bytes> {
         let field = self.fields.iter().find(|field| field.name == name.as_bytes())?;
         Some(&field.value)
@@ -54,7 +54,8 @@ impl Call {
         self.field("grpc-encoding").is_none_or(|encoding| encoding == "identity")
     }
 
-    /// Returns the header block that refuses a request which is not a gRPC call (HTTP status 405 or 415).
+    /// Returns `None` for a gRPC call; for any other request, the header block that refuses it with HTTP status 405 or
+    /// 415.
     pub(crate) fn refusal(&self) -> Option<Vec<u8>> {
         let status = match (self.field(":method"), self.field("content-type")) {
             (Some("POST"), Some(kind)) if kind.as_bytes().starts_with(GRPC) => return None,
@@ -185,7 +186,7 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// The answer to a call.
+/// A service's answer to a call.
 #[derive(Debug)]
 pub enum Answer {
     /// One message that begins with gRPC's message header, in pieces; large pieces are written without a
@@ -197,8 +198,8 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Passes the answer to the connection. For a streamed response, this waits for the response's frames and
-    /// for the client's flow-control windows.
+    /// Passes the answer to the connection. For a streamed response, waits for the response's frames and for the
+    /// client's flow-control windows.
     pub(crate) async fn send(self, connection: &Arc<Connection>, stream: u32) {
         match self {
             Answer::Message(pieces) => {
@@ -258,7 +259,8 @@ async fn send_response(response: Response<Body>, connection: &Arc<Connection>, s
     connection.flush();
 }
 
-/// Waits until few bytes of a streamed answer are pending. Returns false if the client has ended the stream.
+/// Waits until a streamed answer has so few pending bytes that more can be added. Returns false if the client has ended
+/// the stream.
 async fn wait_for_capacity(connection: &Arc<Connection>, stream: u32) -> bool {
     poll_fn(|cx| {
         let poll = |waker| connection.state.lock().poll_capacity(stream, waker);

@@ -32,7 +32,7 @@ const PING_AFTER: Duration = Duration::from_secs(330);
 /// Time within which a client must answer a PING, or read some of the bytes waiting to be written.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One client's socket, and the state of the protocol on it.
+/// A connection to one client: its socket, and the state of HTTP/2 on it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) state: Mutex<ConnectionState>,
@@ -54,7 +54,7 @@ pub(crate) async fn serve(socket: TcpStream, services: Arc<Services>, stop: Canc
     drop(abort_calls);
 }
 
-/// A guard whose drop aborts the calls of a connection, when the task that reads it ends or panics.
+/// A guard whose drop aborts the calls of a connection, when the task that reads the connection ends or panics.
 struct AbortCallsOnDrop(Arc<Connection>);
 
 impl Drop for AbortCallsOnDrop {
@@ -215,7 +215,7 @@ impl Connection {
             if waited.is_err() || self.write_out(&mut state) {
                 state.is_write_blocked = false;
                 drop(state);
-                // This also writes the frames and wakes the wakers that other threads added while
+                // The flush also writes the frames and wakes the wakers that other threads added while
                 // `is_write_blocked` was set.
                 return if waited.is_ok() { self.flush() } else { self.shut_down() };
             }

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use tokio::runtime::Handle;
 
-/// The task waits for its waker.
+/// State of a task that waits for its waker.
 const IDLE: u8 = 0;
-/// A thread is about to poll the task.
+/// State of a task that a thread is about to poll.
 const WOKEN: u8 = 1;
-/// A thread polls the task.
+/// State of a task that a thread polls.
 const POLLED: u8 = 2;
-/// The task was woken while a thread polled it, so that thread must poll it again.
+/// State of a task that was woken while a thread polled it, so that the same thread must poll it again.
 const POLLED_AGAIN: u8 = 3;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -27,8 +27,8 @@ pub struct InlineTask {
 }
 
 impl InlineTask {
-    /// Makes a task of a future and polls it on this thread until its first wait; it continues when it is
-    /// woken.
+    /// Makes a task of the future `work`, and polls it on this thread until its first wait. The task continues when it
+    /// is woken.
     pub fn begin(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) -> Arc<InlineTask> {
         let task = InlineTask::new(runtime, work);
         task.poll();

@@ -1,5 +1,5 @@
-//! The frames that wait to be written to a connection: small frames are joined in one buffer, large payloads
-//! stay in place.
+//! The frames that wait to be written to a connection: small frames are joined in one buffer, large payloads are not
+//! copied.
 
 use crate::frame::{FrameHeader, kind};
 use bytes::Bytes;

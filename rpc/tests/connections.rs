@@ -114,7 +114,8 @@ struct Payload {
     bytes: Bytes,
 }
 
-/// Returns a message as two pieces: gRPC's message header and the field's tag, and the payload.
+/// Returns a message as two pieces: gRPC's message header with the tag and length of the payload's field, and the
+/// payload.
 fn pieces(payload: Bytes) -> SmallVec<[Bytes; 2]> {
     let mut head = BytesMut::new();
     head.put_bytes(0, 5);

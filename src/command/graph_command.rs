@@ -80,7 +80,7 @@ fn read(flags: &GraphFlags) -> Fallible<Graph> {
     Ok(graph_from_proto(def, &mut Budget::default()).map_err(|e| format!("{name}: {e}"))?)
 }
 
-/// Places a graph on a cluster and returns the printed partition of each task. Function calls are lowered before.
+/// Lowers function calls, places the graph on a cluster, and returns the partition of each task as text.
 fn placed(graph: &Graph, cluster: &str, flags: &GraphFlags) -> Fallible<String> {
     let graph = &lower(graph)?;
     let devices = devices(cluster)?;

@@ -48,7 +48,7 @@ struct Job {
     model: Model,
 }
 
-/// The number of steps in a period, the length of the period, and the longest duration of a step.
+/// The training steps in a period: their number, the length of the period, and the longest duration of a step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     steps: u32,
@@ -96,7 +96,7 @@ fn model(rows: usize, size: usize) -> Fallible<Model> {
         let (none, all) = (scope.constant(0i64), scope.constant(rows as i64));
         let ids = scope.random_uniform_int(scope.constant_vector(&[BATCH as i64]), none, all, 7);
         let picked = variables.embedding_lookup(scope, &table.parts, ids, PartitionStrategy::Mod);
-        // The gradient adds 1 to every element of the rows that are looked up.
+        // With this loss, a training step adds 1 to every element of the rows that are looked up.
         scope.neg(scope.mul(scope.sum(picked, &[0, 1], false), one_after_products(scope, size)))
     })?;
     let sums: Vec<Output> = table

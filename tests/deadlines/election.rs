@@ -116,7 +116,7 @@ fn stopped_master_changes_nothing_after_its_epoch() -> Fallible {
     let anew = session(&cluster, 0, &graph, Some(3)).err().ok_or("an epoch that is over began")?;
     assert!(is_refusal(&again) && is_refusal(&anew), "{again}, {anew}");
     assert_eq!(unbound.run(&[], &[value], &[])?[0].item::<i64>()?, 1_000_000);
-    // The server still serves sessions without an epoch.
+    // The server still serves sessions that were opened without an epoch.
     unbound.run(&[], &[], &[count])?;
     Ok(())
 }

@@ -16,7 +16,7 @@ const WORKERS: usize = 3;
 const LAST_STEP: i64 = 100;
 /// First step at which a fault may happen.
 const FIRST_FAULT: i64 = 3;
-/// Longest time that a round may take to end after its faults.
+/// Longest time from the last fault of a round to the end of the round.
 const PATIENCE: Duration = Duration::from_secs(100);
 
 /// A seeded random generator (SplitMix64).
@@ -91,7 +91,7 @@ impl Fault {
     }
 }
 
-/// Sends a signal to a task that still runs; a replica may have ended before the others.
+/// Sends a signal to a task if its process still runs; the process of a replica may already have ended.
 fn signal_if_running(job: &mut Job, (name, index): Task, signal: &str) -> Fallible {
     if job.cluster.is_running(name, index)? { job.cluster.signal(name, index, signal) } else { Ok(()) }
 }
@@ -104,7 +104,7 @@ impl fmt::Display for TimedFault {
 
 /// The faults of a round, and the job's configuration.
 struct Round {
-    /// Set when connections go through relays, so that they can be cut.
+    /// True if tasks connect through relays, which can cut the connections.
     has_relays: bool,
     /// The step at which the first fault may begin.
     begins: i64,
@@ -153,7 +153,7 @@ fn disturb(job: &mut Job, round: &Round) -> Fallible<usize> {
                 next = [].iter().peekable();
                 continue;
             }
-            // A task has at most one fault at a time.
+            // A fault is skipped if one of its tasks already has a fault.
             if begun
                 .iter()
                 .any(|(_, fault)| fault.tasks().iter().any(|task| timed.fault.tasks().contains(task)))

@@ -15,7 +15,7 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(60);
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/team/leases";
 
-/// A server that holds at most one Lease.
+/// A test server that holds at most one Lease.
 #[derive(Clone)]
 struct Server {
     address: SocketAddr,
@@ -27,7 +27,7 @@ struct Server {
 struct ServerState {
     lease: Option<Value>,
     version: u64,
-    /// Number of next updates that the server answers with a conflict.
+    /// Number of updates, from the next one on, that the server answers with a conflict.
     conflicts: usize,
     /// The HTTP status and reason that answer every request, if set.
     refusal: Option<(u16, &'static str)>,

@@ -1,4 +1,5 @@
-//! Tensors between server processes over each transport: results, failures of a task, and memory.
+//! Transfers of tensors between server processes over each transport: results, failures of a task, and memory
+//! use.
 
 use crate::support::Fallible;
 use crate::support::cluster::Cluster;
@@ -13,7 +14,8 @@ const TRANSPORTS: [&str; 4] = ["auto", "shm", "tcp", "grpc"];
 /// Number of floats in a tensor that is too large to be sent before the receiver requests it.
 const LARGE: usize = 20_000_000;
 
-/// A session on a variable of the ps, which a worker reads (`pull`) and adds to (`push`).
+/// A session with a variable on the parameter server; the worker reads it with `pull` and adds to it with
+/// `push`.
 struct Model {
     session: Session,
     init: Output,
@@ -110,7 +112,7 @@ fn death_of_a_sending_ps_fails_steps_at_once_with_its_name() -> Fallible {
         assert!(failed.to_string().contains("/job:ps/replica:0/task:0"), "{transport}: {failed}");
         assert!(failed.to_string().contains(&address), "{transport}: {failed}");
         assert!(took < Duration::from_secs(5), "{transport}: {took:?}");
-        // Sessions with the restarted ps work.
+        // Sessions that use the restarted parameter server work.
         cluster.spawn("ps", 0)?;
         cluster.wait_until_listening("ps", 0)?;
         let fresh = self::model(&cluster, 100_000)?;
@@ -124,7 +126,7 @@ fn death_of_a_sending_ps_fails_steps_at_once_with_its_name() -> Fallible {
 
 #[test]
 fn steps_on_a_stopped_ps_time_out_and_it_resumes() -> Fallible {
-    // Six tensors of this many floats exceed the limit on unacknowledged bytes of a link.
+    // Six tensors of `LEN` floats exceed the limit on the unacknowledged bytes of a link.
     const LEN: usize = 4_000_000;
     for transport in TRANSPORTS {
         let cluster = pair(transport)?;
@@ -195,7 +197,8 @@ fn zeros_take_no_memory_and_closing_a_session_frees_its_memory() -> Fallible {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             let (ps, worker) = resident()?;
-            // Over shared memory, the variable counts as resident memory of the worker too.
+            // If tensors are sent over shared memory, the variable counts as resident memory of the worker
+            // too.
             if ps.saturating_sub(before.0).max(worker.saturating_sub(before.1)) < VARIABLE + SOME {
                 break;
             }

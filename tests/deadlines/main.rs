@@ -1,5 +1,5 @@
-//! Clusters of real processes: sessions, elections, faults and recovery. These tests wait for events within deadlines, so
-//! the heavy tests of `it` do not run beside them.
+//! Clusters of real processes: sessions, elections, faults and recovery. These tests wait for events within deadlines,
+//! so they are in another test program than the heavy tests of `tests/it`.
 
 mod asynchronous_saves;
 mod election;

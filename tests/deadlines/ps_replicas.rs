@@ -27,7 +27,7 @@ fn start(servers: usize, workers: usize) -> Fallible<Cluster> {
     Ok(cluster)
 }
 
-/// Starts the processes of a reserved cluster and waits until all standbys are ready.
+/// Starts the processes of a cluster made by [`Cluster::reserve`], and waits until all standbys are ready.
 fn start_in(cluster: &mut Cluster, servers: usize, workers: usize) -> Fallible {
     ["--connect-deadline", "5", "--ps-replicas", "2"].into_iter().for_each(|flag| cluster.add_flag(flag));
     for (job, count) in [("ps", 2 * servers), ("worker", workers)] {
@@ -50,7 +50,7 @@ fn until(name: &str, mut condition: impl FnMut() -> Fallible<bool>) -> Fallible 
     Ok(())
 }
 
-/// Waits until the log of ps task `index` contains `times` times that its process has become a standby.
+/// Waits until the log of ps task `index` says at least `times` times that the process has become a standby.
 fn wait_for_standby(cluster: &Cluster, index: usize, times: usize) -> Fallible {
     let stands_by = until(&format!("ps {index} stands by"), || {
         Ok(cluster.log("ps", index)?.matches(STANDBY_LOG).count() >= times)
@@ -64,8 +64,8 @@ fn wait_for_standby(cluster: &Cluster, index: usize, times: usize) -> Fallible {
 const WORKERS: usize = 2;
 const STEPS: i64 = 60;
 
-/// Trains while `disturb` kills or restarts processes. Returns the final variables, and how often replicas recovered in
-/// a new session.
+/// Trains while `disturb` kills or restarts processes. Returns the final variables, and the number of times that
+/// replicas recovered in a new session.
 fn train(
     aggregation: Aggregation,
     folder: Option<&Path>,
@@ -120,7 +120,7 @@ fn standby_takes_over_the_whole_state_of_a_dead_parameter_server() -> Fallible {
         cluster.spawn("ps", 0)?;
         wait_for_standby(cluster, 0, 1)?;
         until_step(40)?;
-        // The restarted process of ps 0, now a standby, takes over again.
+        // The restarted process of ps 0 is now the standby of ps 2, and takes over when ps 2 is killed.
         cluster.kill("ps", 2)
     })?;
     assert!(disturbed.1 >= WORKERS as u32, "{}", disturbed.1);
@@ -163,7 +163,7 @@ fn counter(cluster: &Cluster) -> Fallible<Counter> {
     counter_of(cluster, 0)
 }
 
-/// Opens a [`Counter`] through this worker.
+/// Opens a [`Counter`] through the worker with index `worker`.
 fn counter_of(cluster: &Cluster, worker: usize) -> Fallible<Counter> {
     let scope = Scope::new();
     let at = scope.device("/job:ps/task:0");
@@ -221,7 +221,7 @@ fn answered_steps_survive_and_an_unanswered_step_is_applied_once_or_not_at_all()
         counter = self::counter(&cluster)?;
         let [variable, queue] = counter.counted()?;
         assert!((answered..=answered + 1).contains(&variable), "{variable} after {answered}");
-        // The standby has both changes of a step, of the variable and of the queue, or neither.
+        // The standby has both changes of a step, to the variable and to the queue, or neither change.
         assert_eq!(queue, variable);
         answered = variable;
         let before = cluster.log("ps", dies)?.matches(STANDBY_LOG).count();
@@ -258,8 +258,8 @@ fn stopped_standby_blocks_steps_and_dead_standby_does_not() -> Fallible {
     Ok(())
 }
 
-/// The state is so large that it is sent in several messages, while steps change it. A Reset is replicated to the
-/// standby, too.
+/// The state is so large that it is sent in several messages, while steps change it. A Reset request is replicated to
+/// the standby, too.
 #[test]
 fn standby_joins_while_steps_change_a_large_variable() -> Fallible {
     // Number of elements of the variable: 36 MB of 32-bit integers.
@@ -340,10 +340,10 @@ fn standby_that_loses_its_connection_resumes() -> Fallible {
         finished?;
     }
     let counted = counter.counted()?;
-    // The standby has not received the whole state a second time, and is complete.
+    // The standby has resumed without receiving the whole state a second time.
     assert_eq!(cluster.log("ps", 1)?.matches(STANDBY_LOG).count(), 1);
     cluster.kill("ps", 0)?;
-    // The standby takes over only if connections are refused, and the relay accepts them.
+    // The standby takes over only when its connections are refused, and the relay would accept them.
     drop(relay);
     cluster.wait_until_listening("ps", 1)?;
     assert_eq!(self::counter(&cluster)?.counted()?, counted);
@@ -399,7 +399,7 @@ fn restarted_primary_without_state_yields_to_its_standby() -> Fallible {
     Ok(())
 }
 
-/// Opens a [`Counter`] and reads it, again and again until both succeed; returns the counter and its values.
+/// Repeatedly opens a [`Counter`] and reads it until both succeed; returns the counter and its values.
 fn until_open(cluster: &Cluster, worker: usize) -> Result<(Counter, [i64; 2]), String> {
     let deadline = Instant::now() + LONG;
     loop {

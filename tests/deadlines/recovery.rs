@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 const WORKERS: usize = 2;
 const STEPS: i64 = 60;
 
-/// Trains on server processes while `disturb` kills or restarts them. Returns the final variables, and how often
-/// replicas recovered in a new session.
+/// Trains on server processes while `disturb` kills or restarts them. Returns the final variables, and the number of
+/// times that replicas recovered in a new session.
 fn train(
     name: &str,
     sync: SyncMode,
@@ -77,8 +77,8 @@ fn until_step(target: &str, observer: &Replica, step: i64) -> Fallible {
     Err(format!("step {step} was not reached").into())
 }
 
-/// Waits until the folder has a checkpoint to recover from. Checkpoints are written while steps run, so on a busy
-/// machine many steps may run before one is complete.
+/// Waits until the folder has a checkpoint. Checkpoints are written while steps run, so on a busy machine many steps
+/// may run before the first checkpoint is complete.
 fn until_saved(folder: &Path) -> Fallible {
     let deadline = Instant::now() + Duration::from_secs(60);
     while latest_checkpoint(folder)?.is_none() {

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Longest time within which a call must fail if its failure depends on no deadline.
+/// Longest time within which a call must fail if its failure does not wait for a deadline.
 const SOON: Duration = Duration::from_secs(2);
 
-/// A runtime on which sessions are opened, with two devices, `first` and `second`, of one task or of two.
+/// A server or a cluster on which checks open sessions. It has two devices, `first` and `second`, of one task or
+/// of two tasks.
 trait TestRuntime {
     fn open(&self, graph: Graph) -> Result<Session, Error>;
     fn first(&self) -> &str;
@@ -394,7 +395,8 @@ fn partial_runs_compute_with_the_feeds_so_far() -> Fallible {
         // The last call of the partial run has waited for the targets.
         assert_eq!(session.run(&[], &[v], &[])?, [value(2.0)]);
 
-        // Several partial runs at the same time, one of which is never finished: closing the session ends it.
+        // Several partial runs are open at the same time. One of them is never finished, and ends when the
+        // session is closed.
         let runs = (0..3)
             .map(|_| session.partial_run(&[x, y], &[first, second], &[]))
             .collect::<Result<Vec<_>, _>>()?;
@@ -436,7 +438,7 @@ fn closing_a_session_cancels_its_steps() -> Fallible {
         assert_fails(session.list_devices(), Code::FailedPrecondition, &["closed"]);
         session.close()?;
         tokio_runtime.block_on(async { drop(session) });
-        // A new session on the same runtime works.
+        // A new session on the same server or cluster works.
         let again = runtime.open(scope.finish()?)?;
         assert_eq!(again.run(&[], &[one], &[])?[0].item::<f32>()?, 1.0);
         Ok(())
@@ -507,7 +509,7 @@ fn nested_loops_run_over_several_devices() -> Fallible {
             &[zero, ones],
             |s, at| s.less(at[0], n),
             |s, at| {
-                // The number of iterations of the inner loop is the number that the outer loop has completed.
+                // The inner loop runs as many iterations as the outer loop has completed.
                 let start = s.constant(0i32);
                 let inner = s.while_loop(
                     &[start, at[1]],

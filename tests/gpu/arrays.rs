@@ -1,4 +1,5 @@
-//! Tensor arrays, stacks and lists, and tensors of many parts: a step gives the same results as on the CPU.
+//! Tensor arrays, stacks, tensor lists, and splits of tensors into many parts: a step gives the same results as on
+//! the CPU.
 
 use super::Fallible;
 use super::cases::Random;
@@ -43,7 +44,7 @@ const ARRAYS: &str = "
 
 const NAMES: [&str; 7] = ["read", "gathered", "joined", "summed", "first", "popped", "again"];
 
-/// The text of a graph of list ops, which creates lists on the device and sends one.
+/// The text of a graph that applies tensor-list ops to lists on the device, and sends a list and several tensors.
 const LISTS: &str = "
     x <- float
     zero = Const[dtype=int32, value=int32<>{0}]
@@ -79,7 +80,7 @@ const LISTS: &str = "
     kept -> float
 ";
 
-/// Compares the results of a step on a GPU, in poisoned memory, with the CPU's.
+/// Checks that a step gives the same results on a GPU, in poisoned memory, as on the CPU.
 fn agrees_with_the_cpu(text: &str, x: &Tensor, names: &[&str]) -> Fallible {
     let Some(device) = crate::first_gpu(&GpuOptions { poison: true, ..GpuOptions::default() })? else {
         return Ok(());
@@ -93,8 +94,8 @@ fn agrees_with_the_cpu(text: &str, x: &Tensor, names: &[&str]) -> Fallible {
     Ok(())
 }
 
-/// A tensor is split into more parts than one kernel launch moves, with row lengths that are and are not multiples of
-/// the elements that a thread loads at once.
+/// A tensor is split into more parts than one kernel launch moves. The row length is a multiple of the number of
+/// elements that a thread loads at once, and then is not.
 #[test]
 fn tensors_of_many_parts_are_split_and_concatenated_as_on_the_cpu() -> Fallible {
     const COUNT: usize = 35;

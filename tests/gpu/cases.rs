@@ -1,4 +1,4 @@
-//! Inputs for the ops of the GPU's kernel table: random values, and shapes and values at the edges.
+//! Inputs for the ops of the GPU's kernel table: random values, extreme values, and unusual shapes.
 
 #[path = "cases/complex.rs"]
 mod complex;
@@ -24,7 +24,7 @@ use graph::{AttrList, AttrValue, DType, Node, Shape, Tensor};
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// Returns the next 64 bits.
+    /// Returns the next 64 random bits.
     pub(crate) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -54,7 +54,7 @@ impl Random {
         Ok(kernels::testing::run_op("Abs", &[any], &[("T", dtype.into())])?.remove(0))
     }
 
-    /// Converts a tensor to a dtype.
+    /// Converts a tensor to a dtype with the op `Cast` on the CPU.
     pub(crate) fn cast(&mut self, tensor: &Tensor, dtype: DType) -> Fallible<Tensor> {
         let attrs = [("SrcT", tensor.dtype().into()), ("DstT", dtype.into())];
         Ok(kernels::testing::run_op("Cast", std::slice::from_ref(tensor), &attrs)?.remove(0))
@@ -117,7 +117,7 @@ impl Random {
     }
 }
 
-/// Returns the dtype of the parts of a complex dtype.
+/// Returns the dtype of the real and imaginary parts of a complex dtype, or `None` for any other dtype.
 fn part_of(dtype: DType) -> Option<DType> {
     match dtype {
         DType::Complex64 => Some(DType::Float),
@@ -188,11 +188,11 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     }
     let mut all = Vec::new();
     match node.op.name() {
-        // Ops without comparable results: unrelated random streams, placeholders, messages.
+        // Ops without results to compare: placeholders, variables, and ops without outputs.
         "NoOp" | "Placeholder" | "PlaceholderV2" | "VarHandleOp" | "VariableV2" | "Variable" | "Assert" => {
             return Ok(None);
         }
-        // The result depends on the device.
+        // The op's result is the number of the device, so it differs between devices.
         "DeviceIndex" => return Ok(None),
         // Handles cannot be compared; `arrays.rs` compares the contents of the arrays and stacks.
         name if name.starts_with("TensorArray") || name.starts_with("Stack") => return Ok(None),
@@ -229,7 +229,8 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             }
         }
         "Bitcast" => {
-            // The innermost axis holds the elements that make one of a larger dtype.
+            // If the target dtype is larger, the innermost axis holds the elements that form one element of the target
+            // dtype.
             let to = node.attr::<DType>("type")?;
             let ratio = to.size().unwrap_or(1) / t.size().unwrap_or(1);
             all.push(vec![random.tensor(t, &[3, ratio.max(1)])?]);
@@ -456,8 +457,8 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         name if name.trim_start_matches('_').starts_with("FusedBatchNorm") => {
             let axis = if node.attr::<String>("data_format")? == "NCHW" { 1 } else { 3 };
             let sides = node.attr::<i64>("num_side_inputs").unwrap_or(0);
-            // The shapes are a small one; one whose elements are loaded several at a time, with the same channels for
-            // each thread; and one that is divided into parts.
+            // The shapes are a small one, one whose elements a thread loads several at a time and always from the same
+            // channels, and one that the kernel divides into parts.
             for dims in [&[4, 3, 2, 5][..], &[2, 36, 2, 32], &[8, 3, 200, 3]] {
                 let channels = [dims[axis]];
                 let x = random.tensor(t, dims)?;
@@ -468,7 +469,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 if !name.contains("Grad") {
                     let last = if node.attr("is_training")? { of()? } else { variance };
                     let mut inputs = vec![x, scale, second, third, last];
-                    // The side input has the shape of `x`, or one value per channel.
+                    // Each side input has the shape of `x`, or one value per channel.
                     if sides > 0 {
                         let channels = vec![random.tensor(t, &channels)?; sides as usize];
                         all.push([&inputs[..], &channels].concat());
@@ -547,7 +548,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             all.push(vec![edges.clone(), random.tensor(t, &[count, 1])?]);
             all.push(vec![random.tensor(t, &[count, 1])?, edges]);
         }
-        // A GPU kernel cannot report a division by zero or a negative exponent of integers.
+        // A GPU kernel cannot report an integer division by zero or a negative integer exponent, so no input has one.
         "Div" | "FloorDiv" | "TruncateDiv" | "Mod" | "FloorMod" | "TruncateMod" => {
             for (x, y) in TWO {
                 all.push(vec![random.tensor(t, x)?, random.divisors(t, y)?]);
@@ -561,7 +562,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         "Einsum" => {
             let equation: String = node.attr("equation")?;
             let terms = equation.split("->").next().unwrap_or_default().split(',');
-            // A label has the same size in all terms.
+            // The axes with the same label have the same size in all terms.
             let size = |c: char| 2 + c as usize % 4;
             let operand = |term: &str| {
                 let dims = term.replace("...", "yz").chars().map(size).collect::<Vec<usize>>();
@@ -576,7 +577,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             }
             all.push(vec![random.edges(t)?, random.edges(t)?]);
         }
-        // Positive arguments, at which the terms of the function do not cancel each other.
+        // The random arguments are positive, so that the terms of the function do not cancel each other.
         "Zeta" | "Polygamma" | "Igamma" | "Igammac" | "IgammaGradA" | "RandomGammaGrad" => {
             for (x, y) in TWO {
                 all.push(vec![random.positive(t, x)?, random.positive(t, y)?]);
@@ -587,7 +588,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             let count = ends.num_elements();
             all.push(vec![ends.clone(), ends.reshaped(Shape::new(&[count, 1])?)?]);
         }
-        // The inputs are finite, because other values make the op fail.
+        // The inputs are finite, because the op fails on infinities and NaN.
         "CheckNumerics" | "CheckNumericsV2" => {
             for dims in ONE {
                 all.push(vec![random.tensor(t, dims)?]);
@@ -613,7 +614,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     Ok(Some(all))
 }
 
-/// Returns inputs for ops whose families have a file in `cases/`.
+/// Returns the sets of inputs that the op's family in `cases/` provides, or `None` if no family has the op.
 fn of_family(name: &str, types: &[DType], random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
     for family in [copies::inputs, rows::inputs, images::inputs, matrices::inputs, complex::inputs] {
         if let Some(sets) = family(name, types, random)? {

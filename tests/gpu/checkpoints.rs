@@ -14,7 +14,7 @@ use train::{
 const ROWS: usize = 24;
 const BATCH: usize = 4;
 
-/// Adds the mean squared distance from 1 of the outputs of a dense layer with ReLU.
+/// Adds a dense layer with ReLU, and returns the mean squared difference between its outputs and 1.
 pub(crate) fn loss(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
     let w = variables.get("w", DType::Float, &[3, 5], &Initializer::GlorotUniform { seed: 3 });
     let b = variables.get("b", DType::Float, &[5], &Initializer::Zeros);
@@ -53,8 +53,8 @@ pub(crate) fn train(master: &Master, device: &str, folder: &Path, last_step: i64
 
 #[test]
 fn training_resumes_from_a_background_checkpoint() -> Fallible {
-    // A resumed run reads its input from the first row, so each half reads all rows twice. It has a server of its own,
-    // because the first run's server would still have the variables.
+    // A resumed run reads its input from the first row, so each half of the training reads all rows twice. Each run has
+    // a separate server, because the first run's server would still have the variables.
     let half = (2 * ROWS / BATCH) as i64;
     let trained = |folder: &Folder, last_step: i64| -> Fallible<Tensor> {
         let (master, device) = crate::machine()?;
@@ -68,7 +68,7 @@ fn training_resumes_from_a_background_checkpoint() -> Fallible {
     Ok(())
 }
 
-/// Returns the largest absolute difference between corresponding elements, or NaN if one of them is NaN.
+/// Returns the largest absolute difference between corresponding elements, or NaN if an element is NaN.
 fn apart(one: &Tensor, other: &Tensor) -> Fallible<f32> {
     let pairs = one.values::<f32>()?.iter().zip(other.values::<f32>()?);
     Ok(pairs.map(|(a, b)| (a - b).abs()).max_by(f32::total_cmp).ok_or("there are no elements")?)

@@ -11,7 +11,8 @@ use graph::{DType, Optional, Tensor, TensorList, Variant};
 use kernels::testing::lone_device;
 use std::sync::Arc;
 
-/// Returns the largest allowed deviation of a GPU's value, relative to 1 + the absolute value on the CPU.
+/// Returns the largest allowed difference between a value on the GPU and on the CPU, as a fraction of 1 + the
+/// absolute value on the CPU.
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::Double => 1e-11,
@@ -21,7 +22,8 @@ fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-/// Returns a description of the first difference between two tensors.
+/// Returns a description of the first difference between two tensors, or `None` if they agree within the
+/// tolerance.
 pub(crate) fn difference(actual: &Tensor, expected: &Tensor) -> Fallible<Option<String>> {
     if actual.shape() != expected.shape() || actual.dtype() != expected.dtype() {
         return Ok(Some(format!("{actual:?} is not {expected:?}")));
@@ -62,7 +64,8 @@ pub(crate) fn difference(actual: &Tensor, expected: &Tensor) -> Fallible<Option<
     Ok(None)
 }
 
-/// Returns a description of the first difference between two lists or optionals, and their contents.
+/// Returns a description of the first difference between two tensor lists or optionals, including their
+/// contents.
 fn difference_of_variants(actual: &Variant, expected: &Variant) -> Fallible<Option<String>> {
     let unlike = || Some(format!("{actual:?} is not {expected:?}"));
     let of = |variant: &Variant| -> Option<(String, Vec<Option<Tensor>>)> {
@@ -92,7 +95,7 @@ fn difference_of_variants(actual: &Variant, expected: &Variant) -> Fallible<Opti
     Ok(None)
 }
 
-/// Returns descriptions of the differences between two results, of all outputs and variables.
+/// Returns descriptions of the differences between the outputs and variables of two runs of a node.
 fn differences(actual: &Outcome, expected: &Outcome) -> Fallible<Vec<String>> {
     let mut all = Vec::new();
     for (i, (a, e)) in actual.values.iter().zip(&expected.values).enumerate() {

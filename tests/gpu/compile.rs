@@ -1,4 +1,5 @@
-//! Compiles and loads each kernel of the table, which fills the compiler's cache for later tests.
+//! Compiles and loads each kernel of the GPU's kernel table, which fills the compiler's cache for later
+//! tests.
 
 use super::Fallible;
 use super::op_nodes::rows;
@@ -14,7 +15,7 @@ fn every_kernel_compiles_and_loads() -> Fallible {
     }
     let rows = rows(cuda::table())?;
     let next = AtomicUsize::new(0);
-    // Each thread has a device of its own, because a device loads one kernel at a time.
+    // Each thread has its own device, because a device loads one kernel at a time.
     let compile = || -> Result<(), String> {
         let device = crate::first_gpu(&GpuOptions::default()).map_err(|e| e.to_string())?.ok_or("no GPU")?;
         while let Some((def, nodes)) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {

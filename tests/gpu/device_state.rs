@@ -80,7 +80,7 @@ fn queue_elements_stay_on_the_gpu_until_dequeued() -> Fallible {
             queue()?.into_iter().chain(element).collect(),
         )?;
     }
-    // An element of another shape is refused.
+    // An element of another shape than the queue's is refused.
     let element = [upload(&gpu, Tensor::from(1f32))?, Tensor::from("text").into()];
     let wrong = queue()?.into_iter().chain(element).collect();
     assert!(run(&gpu, "QueueEnqueueV2", &[("Tcomponents", types())], wrong).is_err());
@@ -157,7 +157,7 @@ fn variable_snapshot_is_unaffected_by_later_updates() -> Fallible {
     of("AssignVariableOp", vec![variable.clone(), upload(&gpu, numbers(1.0)?)?])?;
     let by = upload(&gpu, numbers(2.0)?)?;
     let aside = run(&gpu, "SetAsideVariable", &[], vec![variable.clone()])?;
-    // The update changes the variable in place, after the download of its old value.
+    // The update changes the variable in place, after its old value has been downloaded.
     of("AssignAddVariableOp", vec![variable.clone(), by])?;
     let name = || ("shared_name", AttrValue::from("shard"));
     run(&gpu, "KeepSnapshot", &[("N", 1i64.into()), name()], aside)?;

@@ -6,7 +6,8 @@ use client::{Session, SessionOptions};
 use graph::{Code, Graph, NodeId, Output, Tensor};
 use train::Master;
 
-/// A dataset of rows with their indices, and a function that returns an iterator's handle and incarnation unchanged.
+/// The text of a graph with a dataset of rows and their indices, and with a function that returns an iterator's handle
+/// and incarnation unchanged.
 const ROWS: &str = r#"
     %function same
       %arg handle: string
@@ -26,8 +27,8 @@ const ROWS: &str = r#"
     rows = TensorSliceDataset[Toutput_types=[float, int32], output_shapes=OF](numbers, places) @"/device:CPU:0"
 "#;
 
-/// The nodes of device number `#`: a generator dataset whose function calls a function on the CPU, which takes the next
-/// element of the source iterator.
+/// The text of the nodes of device number `#`: a generator dataset whose function calls a function on the CPU, which
+/// takes the next element of the source iterator.
 const ON_DEVICE: &str = r#"
     %function asks_#
       %arg handle: string
@@ -58,7 +59,7 @@ const ON_DEVICE: &str = r#"
     sum_# = Sum[T=float](row_#, axis) @"DEVICE"
 "#;
 
-/// A source iterator on the CPU.
+/// The text of a source that is a single iterator on the CPU.
 const ONE: &str = r#"
     source = IteratorV2[TYPES, output_shapes=OF, shared_name="", container=""]() @"/device:CPU:0"
     begin = MakeIterator(rows, source) @"/device:CPU:0"
@@ -70,7 +71,7 @@ const ASK_ONE: &str = "
       next = IteratorGetNext[TYPES, output_shapes=OF](\"source:resource_handle:0\")
 ";
 
-/// A source that is a multi-device iterator for two devices, on the CPU.
+/// The text of a source that is a multi-device iterator for two devices, on the CPU.
 const DEALT: &str = r#"
     source = MultiDeviceIterator[TYPES, output_shapes=OF, devices=["a", "b"], shared_name="", container=""]() @"/device:CPU:0"
     begin = MultiDeviceIteratorInit(rows, source, two) @"/device:CPU:0"
@@ -83,8 +84,8 @@ const ASK_SHARD: &str = "
       next = MultiDeviceIteratorGetNextFromShard[TYPES, output_shapes=OF](\"source:multi_device_iterator:0\", \"shard:output:0\", incarnation)
 ";
 
-/// Returns the graph of a source and of generator datasets; `devices` has, for each of them, the device of the dataset
-/// and the device of its iterator.
+/// Returns a graph of a source and of one generator dataset for each entry of `devices`, which names the device of the
+/// dataset and the device of its iterator.
 fn graph(source: &str, ask: &str, devices: &[[&str; 2]]) -> Fallible<Graph> {
     let on_device = |(number, [from, to]): (usize, &[&str; 2])| {
         ON_DEVICE
@@ -103,7 +104,8 @@ fn node(graph: &Graph, name: &str) -> Fallible<NodeId> {
     found.ok_or_else(|| format!("no {name}").into())
 }
 
-/// Runs the nodes named in `begin`, one step for each list, and checks all elements that the devices' iterators return.
+/// Runs the nodes named in `begin`, one step for each list of names, and checks all elements that the devices'
+/// iterators return.
 fn check(master: &Master, graph: Graph, begin: &[&[&str]], devices: usize) -> Fallible {
     let Master::InProcess(server) = master else { return Err("another process's".into()) };
     let session = Session::on_server(server, graph.clone(), SessionOptions::default())?;
@@ -126,8 +128,8 @@ fn check(master: &Master, graph: Graph, begin: &[&[&str]], devices: usize) -> Fa
     Ok(())
 }
 
-/// Checks that an iterator on device `to` returns the elements of a CPU iterator, prefetched by a dataset on device
-/// `from`.
+/// Checks that an iterator on device `to` returns the elements of an iterator on the CPU, which a dataset on device
+/// `from` prefetches.
 pub(crate) fn copied(master: &Master, from: &str, to: &str) -> Fallible {
     check(master, graph(ONE, ASK_ONE, &[[from, to]])?, &[&["begin"], &["make_0"]], 1)
 }

@@ -1,11 +1,11 @@
-//! Comparison of matrix decompositions that are not unique, by properties that all of them share.
+//! Comparison of matrix decompositions that are not unique, by properties that all decompositions of a matrix share.
 
 use super::{Fallible, difference};
 use graph::{DType, Shape, Tensor};
 use kernels::testing::run_op;
 
-/// Returns the difference between the outputs of a decomposition that is not unique; the outer `None` means that the op
-/// is no such decomposition.
+/// Returns the difference between the outputs of a decomposition that is not unique, or `Some(None)` if they agree.
+/// Returns `None` for all other ops.
 pub(super) fn difference_of_factors(
     op: &str,
     actual: &[&Tensor],
@@ -21,7 +21,7 @@ pub(super) fn difference_of_factors(
             return Ok(Some(Some(format!("{actual:?} is not {expected:?}"))));
         }
     }
-    // Eigenvalues and singular values are unique; a decomposition without vectors has no other result.
+    // Eigenvalues and singular values are unique. They are the only result of an op that computes no vectors.
     if let Some(how) = difference(actual[0], expected[0])? {
         return Ok(Some(Some(format!("values: {how}"))));
     }
@@ -39,7 +39,8 @@ pub(super) fn difference_of_factors(
     Ok(Some(how.map(|how| format!("their product: {how}"))))
 }
 
-/// Returns the product of two batches of matrices, with the adjoint of the first if `is_first`, or else of the second.
+/// Returns the products of two batches of matrices, with the adjoint matrices of the first batch if `is_first` is true,
+/// or else of the second batch.
 fn product(a: &Tensor, b: &Tensor, is_first: bool) -> Fallible<Tensor> {
     let turned = if is_first { "adj_x" } else { "adj_y" };
     let attrs = [("T", a.dtype().into()), (turned, true.into())];

@@ -99,7 +99,8 @@ const TRAINING: &str = "
     z -> float
 ";
 
-/// Trains a layer for some steps with batches of two sizes; returns the output of each step, or `None` without a GPU.
+/// Trains a layer for some steps with batches of two sizes, with CUDA graphs if `graphs` is true. Returns the output
+/// of each step, or `None` without a GPU.
 fn trained(graphs: bool) -> Fallible<Option<Vec<Tensor>>> {
     let Some(device) = crate::first_gpu(&options(graphs))? else { return Ok(None) };
     let mut random = Random(3);

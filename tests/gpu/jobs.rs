@@ -37,7 +37,7 @@ struct TestGraph {
 }
 
 impl TestGraph {
-    /// Builds the graph.
+    /// Builds a graph whose loop and matrix product are on `device`.
     fn on(device: &str) -> Fallible<TestGraph> {
         let root = Scope::new();
         let (host, scope) = (root.device("/device:CPU:0"), root.device(&format!("/device:{device}")));
@@ -134,8 +134,8 @@ fn worker_killed_during_a_step_works_after_restart() -> Fallible {
     work.computes(&Session::connect(&target, work.graph.clone(), options())?)
 }
 
-/// Runs gradient descent on the sum of squares of a product with a variable; returns the device of the product,
-/// and the variable after some steps.
+/// Runs gradient descent on the sum of squares of the product of a constant and a variable. Returns the device of the
+/// product, and the variable's value after some steps.
 fn descend(
     variable_on: &str,
     product_on: &str,

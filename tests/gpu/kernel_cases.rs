@@ -30,8 +30,8 @@ const FLAGS: &[&str] = &[
     "reverse",
 ];
 
-/// Returns a copy of the node for each combination of values of its attributes in [`FLAGS`], with fixed seeds, because
-/// random streams without seeds differ between runs.
+/// Returns a copy of the node for each combination of values of its attributes in [`FLAGS`]. Random ops get fixed
+/// seeds, because streams without seeds differ between runs.
 fn variants(node: Node) -> Vec<Node> {
     let has = |name: &str| node.op.attrs.iter().any(|spec| spec.name == name);
     let node = if has("seed") {
@@ -44,7 +44,7 @@ fn variants(node: Node) -> Vec<Node> {
     })
 }
 
-/// One call of one kernel.
+/// A test case: one call of a kernel, with the node and its inputs.
 pub(crate) struct Case {
     pub(crate) def: &'static KernelDef,
     pub(crate) node: Node,
@@ -52,7 +52,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Returns a description for error messages.
+    /// Returns a description of the case for error messages.
     fn name(&self) -> Fallible<String> {
         let shapes: Vec<String> = self.inputs.iter().map(|tensor| tensor.shape().to_string()).collect();
         Ok(format!("{:?} of {:?} {}", self.def, self.node.input_types()?, shapes.join(" ")))
@@ -60,8 +60,9 @@ impl Case {
 }
 
 /// Returns the entries of the GPU's kernel table with their nodes. `ANABRANCH_GPU_SHARE`, such as `2/5`, selects the
-/// second fifth of them: sanitizers are slow, and a kernel that makes the GPU unusable for its process then affects one
-/// share only. `ANABRANCH_GPU_OP` selects ops by a part of their name, for work on a single kernel.
+/// second of five equal shares of the entries: sanitizers are slow, and a kernel that makes the GPU unusable for its
+/// process then affects one share only. `ANABRANCH_GPU_OP` selects ops by a part of their name, for work on a single
+/// kernel.
 pub(crate) fn shared_rows() -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
     let (share, shares) = share()?;
     let asked = std::env::var(OP).unwrap_or_default();
@@ -77,8 +78,8 @@ pub(crate) fn is_whole() -> bool {
     [SHARE, OP].into_iter().all(|name| std::env::var_os(name).is_none())
 }
 
-/// Runs `check`, which returns descriptions of errors, on each case in the process's share. Returns the number
-/// of cases.
+/// Runs `check`, which returns descriptions of errors, on each case that the environment selects. Returns the number of
+/// cases.
 ///
 /// # Errors
 /// All errors found.
@@ -104,7 +105,7 @@ pub(crate) fn for_each_case(check: impl Fn(&Case) -> Fallible<Vec<String>>) -> F
     }
 }
 
-/// Returns the share's number and the number of shares; 1 of 1 without the environment variable.
+/// Returns the number of the selected share and the number of shares; 1 and 1 if `ANABRANCH_GPU_SHARE` is not set.
 fn share() -> Fallible<(usize, usize)> {
     let Ok(text) = std::env::var(SHARE) else { return Ok((1, 1)) };
     let numbers =

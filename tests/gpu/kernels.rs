@@ -8,7 +8,8 @@ use device::gpu_options::GpuOptions;
 
 #[test]
 fn every_kernel_agrees_with_the_cpu() -> Fallible {
-    // Poisoning writes all memory, which would hide reads of uninitialised memory from a sanitizer.
+    // Poisoning writes all memory, which would hide reads of uninitialised memory from a sanitizer, so a
+    // sanitizer can switch it off.
     let poison = std::env::var_os("ANABRANCH_GPU_UNPOISONED").is_none();
     let options = GpuOptions { tf32: false, poison, ..GpuOptions::default() };
     let Some(device) = crate::first_gpu(&options)? else { return Ok(()) };
@@ -18,7 +19,7 @@ fn every_kernel_agrees_with_the_cpu() -> Fallible {
     Ok(())
 }
 
-/// The cases themselves are checked on the CPU, which must compute each case, with the same result a second time.
+/// Checks the test cases themselves: the CPU must compute each case, and must give the same result a second time.
 #[test]
 fn every_case_runs_on_the_cpu() -> Fallible {
     let (one, other) = (cpu(), cpu());

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The results of a node.
+/// The results of a run of a node.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// The outputs, then the variables' values; `None` for an output or variable without a value.
     pub(crate) values: Vec<Option<Tensor>>,
-    /// The number of outputs among the values.
+    /// The number of outputs, which are the first entries of `values`.
     pub(crate) outputs: usize,
 }
 
@@ -38,7 +38,8 @@ pub(crate) fn download(device: &Arc<Device>, value: Value) -> Fallible<Tensor> {
     Ok(receiver.recv_timeout(DEADLINE)??)
 }
 
-/// Runs a node with this kernel definition; an input that is a variable is created with the value in `inputs`.
+/// Runs a node with the kernel definition `def`; an input that is a variable is first created with the value in
+/// `inputs`.
 ///
 /// # Errors
 /// The inner error is the kernel's; the outer error is any other failure.
@@ -116,7 +117,7 @@ impl TestVariable {
         }
     }
 
-    /// Returns the variable's final value, and deletes a resource variable.
+    /// Returns the variable's final value, and deletes the variable if it is a resource.
     fn last(self, device: &Arc<Device>) -> Fallible<Option<Value>> {
         let handle = match self {
             TestVariable::Reference(variable) => return Ok(variable.snapshot()),

@@ -1,4 +1,4 @@
-//! Behaviour when memory does not suffice.
+//! Behaviour of steps when the memory of a GPU does not suffice.
 
 use super::Fallible;
 use super::node_runner::{download, upload};

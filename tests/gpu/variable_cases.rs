@@ -5,7 +5,7 @@ use super::cases::{ONE, Random};
 use graph::{DType, Node, Shape, Tensor};
 use kernels::testing::run_op;
 
-/// Returns sets of inputs like [`inputs`](super::cases::inputs), for a node that takes variables.
+/// Returns sets of inputs for a node that takes variables, in the form of [`inputs`](super::cases::inputs).
 pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
     let t = element(node);
     let index = node.attr::<DType>("Tindices").unwrap_or(DType::Int64);
@@ -19,7 +19,7 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tenso
             cases.into_iter().map(case).collect()
         }
         name if name.starts_with("Stateful") || name.starts_with("Rng") => generated(node),
-        // The handles are not variables; `loops` in the executor's tests covers these ops.
+        // Handles of tensor arrays and stacks are not variables; `loops` in the executor's tests covers these ops.
         name if name.starts_with("TensorArray") || name.starts_with("Stack") => Ok(vec![]),
         name if name.contains("StridedSliceAssign") => {
             let index = node.attr::<DType>("Index")?;
@@ -92,10 +92,10 @@ fn scattered(t: DType, index: DType, random: &mut Random) -> Fallible<Vec<Vec<Te
     ])
 }
 
-/// Pairs of shapes: a table, and the gradient of three of its rows.
+/// Pairs of shapes: a table, and the gradient of three rows of the table.
 const ROWS: &[[&[usize]; 2]] = &[[&[5], &[3]], [&[5, 400], &[3, 400]], [&[5, 2, 3], &[3, 2, 3]]];
 
-/// Returns inputs of a sparse update op: a table with its slots, scalars, and a gradient of distinct rows.
+/// Returns inputs of a sparse update op: a table with its optimizer slots, scalars, and a gradient of distinct rows.
 fn row_step(
     node: &Node,
     t: DType,
@@ -113,7 +113,7 @@ fn row_step(
     Ok(inputs)
 }
 
-/// Returns inputs of a dense update op: a variable with its slots, scalars, and a gradient.
+/// Returns inputs of a dense update op: a variable with its optimizer slots, scalars, and a gradient.
 fn step(node: &Node, t: DType, dims: &[usize], random: &mut Random) -> Fallible<Vec<Tensor>> {
     let ports = node.input_types()?;
     let input = |(i, (arg, is_variable)): (usize, (&str, bool))| match arg {
@@ -129,7 +129,7 @@ fn step(node: &Node, t: DType, dims: &[usize], random: &mut Random) -> Fallible<
     args.zip(ports.iter().map(|port| port.is_ref_or_resource())).enumerate().map(input).collect()
 }
 
-/// Returns numbers from 0.1 to 0.9.
+/// Returns random numbers from 0.1 to 0.9.
 fn share(random: &mut Random, t: DType, dims: &[usize]) -> Fallible<Tensor> {
     let wide = random.tensor(DType::Double, dims)?;
     let shares: Vec<f64> = wide.values::<f64>()?.iter().map(|value| 0.5 + value * 0.4 / 3.0).collect();

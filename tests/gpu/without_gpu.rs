@@ -24,7 +24,7 @@ fn doctor_reports_libraries_and_gpus() -> Fallible {
     Ok(())
 }
 
-/// The error for a node on a missing GPU is TensorFlow's.
+/// A node on a missing GPU fails with TensorFlow's error message.
 #[test]
 fn missing_gpu_is_a_placement_error() -> Fallible {
     if gpus::find_gpus(&gpu_options::GpuSelection::All).is_ok() {
@@ -48,7 +48,8 @@ fn missing_gpu_is_a_placement_error() -> Fallible {
     Ok(())
 }
 
-/// Without a GPU, error messages are those of a TensorFlow that is built without CUDA.
+/// Without a GPU, error messages list only CPU kernels, like those of a TensorFlow that is built without
+/// CUDA.
 #[test]
 fn registered_kernels_list_only_the_cpu() -> Fallible {
     if gpus::find_gpus(&gpu_options::GpuSelection::All).is_ok() {
@@ -59,7 +60,7 @@ fn registered_kernels_list_only_the_cpu() -> Fallible {
     Ok(())
 }
 
-/// Checks that the worker logs one line about GPUs and serves without one.
+/// Checks that the worker logs one line about GPUs, and that it serves without a GPU.
 #[test]
 fn worker_starts_and_logs_its_gpus() -> Fallible {
     let cluster = format!("worker={}", free_port()?);

@@ -11,7 +11,7 @@ fn ckpt(args: &[&str]) -> Fallible<Output> {
     Ok(Command::new(env!("CARGO_BIN_EXE_anabranch")).arg("ckpt").args(args).output()?)
 }
 
-/// Runs the command successfully and returns its standard output.
+/// Runs `anabranch ckpt` with `args`, which must succeed, and returns its standard output.
 fn output_of(args: &[&str]) -> Fallible<String> {
     python::run(Command::new(env!("CARGO_BIN_EXE_anabranch")).arg("ckpt").args(args))
 }

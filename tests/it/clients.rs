@@ -1,5 +1,6 @@
-//! Programs in TensorFlow-1 style: results on these servers are compared with TensorFlow's servers, clusters mix both
-//! kinds of servers, and scripts that start servers themselves run unchanged.
+//! Client programs in TensorFlow-1 style: their results on our servers are compared with those on TensorFlow's
+//! servers, they run on clusters that mix both kinds of servers, and scripts that start servers themselves run
+//! unchanged.
 
 use crate::support::cluster::Cluster;
 use crate::support::{Fallible, python};
@@ -35,7 +36,7 @@ fn own_server(script: &str, arguments: &[&str]) -> Fallible<Command> {
     Ok(command)
 }
 
-/// Returns the command like [`own_server`], for one task of a cluster.
+/// Returns the command of [`own_server`] with the flags of one task of a cluster.
 fn own_task(script: &str, cluster: &Cluster, workers: usize, job: &str, task: usize) -> Fallible<Command> {
     let addresses: Vec<String> = (0..workers).map(|i| cluster.address("worker", i).to_string()).collect();
     let mut command = own_server(script, &[])?;
@@ -127,7 +128,7 @@ fn script_that_waits_in_a_step_ends_on_sigterm() -> Fallible {
         }
         std::thread::park_timeout(Duration::from_millis(20));
     }
-    // The process ends with an error, because its server ends and the step fails.
+    // The program ends with an error, because its server is stopped and its step fails.
     assert!(!waiting.wait()?.success());
     Ok(())
 }

@@ -109,7 +109,7 @@ fn graph_prints_partitions_and_explains_placement() -> Fallible {
     {
         assert!(result.out.contains(line), "{}", result.out);
     }
-    // `anabranch graph` can read the output, in which the explanations are comments.
+    // `anabranch graph` can read its own output, in which the explanations are comments.
     let again = write("explained.txt", result.out.split("\n# /job:").next().unwrap_or_default().as_bytes())?;
     assert_eq!(run(ANABRANCH, &["graph", &again.display().to_string()])?.code, Some(0));
     assert!(at("/job:worker/task:7")?.err.contains("no task"));
@@ -329,7 +329,7 @@ fn server_finds_its_task_in_flags_or_environment() -> Fallible {
         let job = task.last().unwrap_or(&"ps");
         assert!(flag.contains(&format!("/job:{job}/replica:0/task:0 listens on")), "{flag}");
     }
-    // With both, flags override TF_CONFIG.
+    // If flags and TF_CONFIG are both given, the flags take precedence.
     let both =
         log_of_server(Command::new(WORKER).env("TF_CONFIG", config.to_string()).args(["--job", "worker"]))?;
     assert!(both.contains(&expected), "{both}");

@@ -21,7 +21,8 @@ fn accuracy(output: &str) -> Fallible<f64> {
     Ok(percent.parse()?)
 }
 
-/// Trains a model in every mode; `variable` names one of its variables, and `least` is the lowest accuracy in percent.
+/// Trains a model in every mode and checks its accuracy, which must be at least `least` percent; `variable` names one
+/// of the model's variables.
 fn trains_in_every_mode(model: &str, variable: &str, least: f64) -> Fallible {
     let output = demo(model, "local")?;
     let local = accuracy(&output)?;

@@ -89,8 +89,8 @@ fn code(lines: &[&str]) -> String {
     lines.iter().map(|line| format!("`{line}`")).collect::<Vec<_>>().join("<br>")
 }
 
-/// Returns the element types that an op's kernels for a device type support, for each type attribute, or one line per
-/// kernel if a kernel restricts several attributes together.
+/// Returns the table cell for an op's kernels on a device type: the supported element types of each type attribute, or
+/// one line per kernel if a kernel restricts several attributes together.
 fn kernels_on(device_type: &str, op: &Op) -> String {
     if op.role() != Role::Compute {
         return "executor".to_owned();
@@ -120,7 +120,8 @@ fn types_of_all(kernels: &[&KernelDef]) -> String {
     let attrs: BTreeSet<&str> = kernels.iter().flat_map(|k| k.types).map(|(attr, _)| *attr).collect();
     match attrs.len() {
         0 => "any".to_owned(),
-        // If all kernels restrict the same one attribute, their types are listed together.
+        // If every kernel restricts only one attribute, the same for all kernels, the types of all kernels are listed
+        // together.
         1 if kernels.iter().all(|k| k.types.len() == 1) => {
             let types = kernels.iter().flat_map(|k| k.types).flat_map(|(_, types)| *types);
             attrs.iter().map(|attr| types_of(attr, types.clone().copied())).collect()
@@ -179,7 +180,7 @@ fn each_op_is_in_one_family() {
     assert_eq!(in_families, all);
 }
 
-/// Returns the README's code block in this language.
+/// Returns the README's first code block in `language`.
 fn readme(language: &str) -> Fallible<String> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"))?;
     let start = text.split_once(&format!("```{language}\n")).ok_or("no such block")?.1;

@@ -19,7 +19,7 @@ fn program(name: &str) -> Fallible<PathBuf> {
     Ok(program)
 }
 
-/// Checks that an example prints the weight and bias of the line that its points are on.
+/// Checks that an example prints the weight and bias, 0.1 and 0.3, of the line on which its training points lie.
 fn check_fit(example: &str) -> Fallible {
     let output = python::run(&mut Command::new(program(example)?))?;
     let numbers =

@@ -13,7 +13,8 @@ use std::sync::{Mutex, PoisonError};
 /// file open for writing, and executing that file would then fail.
 static WRITES_OR_STARTS: Mutex<()> = Mutex::new(());
 
-/// Returns a folder like that of `gpu-suite pack`, in which the part "clicks" fails and the part "kernels" hangs.
+/// Returns a folder like one that `gpu-suite pack` creates, in which the part "clicks" fails and the part "kernels"
+/// hangs.
 fn packed() -> Fallible<Folder> {
     let _writes = WRITES_OR_STARTS.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Folder::new("gpu-suite")?;
@@ -44,7 +45,7 @@ fn program(path: &PathBuf, text: &str) -> Fallible {
     Ok(fs::set_permissions(path, Permissions::from_mode(0o755))?)
 }
 
-/// Runs the suite without PyTorch.
+/// Runs `gpu-suite` without PyTorch, with a time limit of `seconds` for each part.
 fn run(folder: &Folder, arguments: &[&str], seconds: &str) -> Fallible<Output> {
     let mut suite = Command::new(folder.path().join("gpu-suite"));
     suite.args(arguments).env("PYTHON", "false").env("PART_SECONDS", seconds).env_remove("OUT");
@@ -81,7 +82,7 @@ fn each_part_runs_its_commands_and_is_in_the_summary() -> Fallible {
         );
     }
     assert!(summary.contains("clicks: not run, because it was not requested\n"), "{summary}");
-    // The suite must list each part once.
+    // The summary must have one line for each part.
     let parts = text(&run(&folder, &["parts"], "60")?);
     for part in parts.lines() {
         assert_eq!(

@@ -1,4 +1,5 @@
-//! Every gradient compared with central differences, and with TensorFlow's gradient where its client can build one.
+//! Comparison of every op's gradient with central differences and, if TensorFlow's client can build the gradient, with
+//! TensorFlow's result.
 
 use crate::gradient_cases::{Case, Input, all};
 use crate::support::{Fallible, python};
@@ -58,7 +59,7 @@ const EXCUSED: &[(&str, &str)] = &[
     ("StatelessRandomGammaV3", OF_A_DISTRIBUTION),
 ];
 
-/// Ops for which `tf.gradients` has no rule, or a rule whose result has another form or meaning.
+/// Ops for which `tf.gradients` has no rule, or has a rule whose result has another form or meaning than ours.
 const NOT_THE_CLIENTS: &[&str] = &["ReadVariableOp", "ResourceGather", "TopK"];
 
 #[test]
@@ -93,7 +94,7 @@ fn every_gradient_equals_the_central_difference() -> Fallible {
 /// A session with the graph of a case, and the case's inputs and outputs.
 struct CaseGraph {
     session: Session,
-    /// Differentiable inputs: the placeholder of each, and its value.
+    /// The differentiable inputs: the output and the value of each.
     xs: Vec<(Output, Tensor)>,
     feeds: Vec<(Output, Tensor)>,
     ys: Vec<Output>,
@@ -101,8 +102,8 @@ struct CaseGraph {
     start: Vec<graph::NodeId>,
 }
 
-/// Compares a case's gradients with central differences; returns the case's entry in the file from
-/// which TensorFlow's client repeats the cases.
+/// Compares a case's gradients with central differences; returns the case's entry in the manifest, the file from which
+/// TensorFlow's client repeats the cases.
 fn check(case: &Case, server: &Arc<Server>, number: usize, folder: &Path) -> Fallible<serde_json::Value> {
     let scope = Scope::new();
     let (mut xs, mut feeds, mut wrt, mut start) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -159,7 +160,8 @@ fn check(case: &Case, server: &Arc<Server>, number: usize, folder: &Path) -> Fal
         .enumerate()
         .map(|(i, y)| scope.placeholder(&format!("weight{i}"), scope.dtype(*y), scope.shape(*y)))
         .collect();
-    // A gradient may be the weight itself, and a fed tensor cannot be fetched, so an Identity follows each placeholder.
+    // The weights are the gradients with respect to the outputs. A gradient that is computed may be a weight itself,
+    // and a fed tensor cannot be fetched, so an Identity follows each placeholder.
     let weights: Vec<Output> = fed_weights.iter().map(|w| scope.op("Identity").input(*w).output()).collect();
     let given: Vec<Option<Output>> = weights.iter().copied().map(Some).collect();
     let gradients = scope.gradients(&ys, &wrt, &given)?;

@@ -10,8 +10,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Commands that need other machines or packages: the start of each command, and the test or script that runs a similar
-/// one.
+/// Commands that the test does not run, because they need other machines or packages: the start of each command, and
+/// the test or script that runs a similar command.
 const TESTED_ELSEWHERE: &[(&str, &str)] = &[
     ("scripts/gpu-suite pack", "tests/it/gpu_suite.rs"),
     ("FOLDER/gpu-suite run", "tests/it/gpu_suite.rs"),
@@ -49,7 +49,7 @@ run)
 esac
 "#;
 
-/// Shell code that waits until the servers of a block listen. The servers end with the script.
+/// Shell code that waits until the servers of a block listen. The servers end when the script ends.
 const AWAIT_SERVERS: &str = r#"
 for port in $PORTS; do
     for attempt in $(seq 200); do
@@ -60,7 +60,7 @@ for port in $PORTS; do
 done
 "#;
 
-/// Returns the README and the guides.
+/// Returns the paths of the README and the guides.
 fn documents(root: &Path) -> Fallible<Vec<PathBuf>> {
     let mut found = vec![root.join("README.md")];
     for entry in fs::read_dir(root.join("docs/guide"))? {

@@ -8,7 +8,7 @@ use graph::{Graph, Output, Tensor};
 use std::cell::Cell;
 use train::Optimizer;
 
-/// Trains a model for some steps and checks that the loss falls to less than half.
+/// Trains a model for `steps` steps and checks that the loss falls to less than half of its first value.
 fn learns(batch: Batch<'_>, steps: i64, scores: impl Fn(&Layers<'_>, Output) -> Output) -> Fallible<Model> {
     let model = Model::build("/device:CPU:0", batch, &Optimizer::momentum(0.02, 0.9), scores)?;
     let session = Session::local(model.graph.clone())?;

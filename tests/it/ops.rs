@@ -13,7 +13,7 @@ fn signatures_equal_those_of_tensorflow() -> Fallible {
     Ok(())
 }
 
-/// The list is the one that `anabranch ops --missing` compares with.
+/// Checks the list of TensorFlow's ops that `anabranch ops --missing` uses.
 #[test]
 fn list_of_tensorflow_ops_is_current() -> Fallible {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/command/ops_command/tensorflow.txt");
@@ -50,7 +50,8 @@ fn every_op_agrees_with_the_tensorflow_kernel() -> Fallible {
     Ok(())
 }
 
-/// `ANABRANCH_CASES_SEED` is the seed, `ANABRANCH_CASES_COUNT` the number of cases of each op.
+/// `ANABRANCH_CASES_SEED` is the seed of the generated cases, `ANABRANCH_CASES_COUNT` the number of cases of
+/// each op.
 #[test]
 fn every_op_agrees_with_tensorflow_on_generated_inputs() -> Fallible {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ops-for-cases.json");

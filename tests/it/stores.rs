@@ -56,7 +56,7 @@ fn file_appears_complete_when_it_is_committed() -> Fallible {
         file.commit()?;
         assert!(files.read(&name)? == content);
     }
-    // A file that is dropped without a commit changes nothing.
+    // A new version of a file that is dropped without a commit leaves the old content.
     let mut file = files.create(&name)?;
     file.write(&large)?;
     drop(file);

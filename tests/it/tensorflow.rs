@@ -96,7 +96,7 @@ fn partial_runs_callables_timelines_and_options_behave_as_on_a_tensorflow_server
     Ok(())
 }
 
-/// TensorFlow's own server passes the checks of `sessions.py`, so they check TensorFlow's behaviour.
+/// TensorFlow's own servers pass the checks of `sessions.py`, so the checks describe TensorFlow's behaviour.
 #[test]
 fn tensorflow_server_passes_the_checks_of_sessions() -> Fallible {
     let cluster = Cluster::reserve(&[("ps", 1), ("worker", 2)])?;

@@ -1,5 +1,5 @@
-//! The dependencies that ARCHITECTURE.md allows between crates, and the libraries and features that may be used only in
-//! some.
+//! Checks of the dependencies that ARCHITECTURE.md allows between crates, and of the external libraries and features
+//! that only some crates may use.
 
 use crate::support::{Fallible, python};
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ const ASYNC: &[&str] = &["tokio", "tonic", "prost", "hyper"];
 
 fn metadata() -> Fallible<serde_json::Value> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-    // The platform is given, because crates for other platforms may not be on this machine.
+    // The host platform is passed to cargo, because libraries for other platforms may not be on this machine.
     let version = python::run(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).ok_or("rustc names no host")?;
     let said = python::run(
@@ -98,7 +98,7 @@ fn crates_use_only_those_below_them() -> Fallible {
     Ok(())
 }
 
-/// CPU code has no conditions on the feature `cuda`: a build without GPUs only leaves out a dependency.
+/// Except in the worker, the CPU code is the same with and without the feature `cuda`.
 #[test]
 fn only_the_worker_has_conditions_on_the_cuda_feature() -> Fallible {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,4 +1,4 @@
-//! Links and paths in backticks in the documents must name files that exist.
+//! Links and paths in backticks in the Markdown documents must name files that exist.
 
 use std::error::Error;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const FOLDERS: &[&str] =
     &[".", "docs", "docs/guide", "docs/design", "docs/performance", "docs/compatibility"];
 
-/// Top-level folders of the repository, with which a path in backticks begins.
+/// Top-level folders of the repository. A text in backticks that begins with one of them counts as a path.
 const TOP: &[&str] = &[
     ".ci",
     "benches",

@@ -1,12 +1,13 @@
-//! The language of comments and documents: sentences whose subject is a thing with a name, and documented public functions.
+//! Checks of the language of comments: sentences must name their subject, and public functions must have doc comments.
 //!
-//! Each crate has ceilings; a change may only lower them. `cargo test --test source prose -- --nocapture` prints the counts.
+//! Each folder has ceilings, which a change may only lower. `cargo test --test source prose -- --nocapture` prints the
+//! counts.
 
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The largest allowed percentages in the comments, documents and code of a folder.
+/// The largest allowed percentages of faults in the comments and functions of a folder.
 struct Ceiling {
     folder: &'static str,
     /// Percentage of sentences that open with one of [`OPENERS`].

@@ -37,12 +37,12 @@ pub struct Program {
 }
 
 impl Cluster {
-    /// Starts `jobs`, given as names and numbers of tasks, and waits until all tasks listen.
+    /// Starts a cluster of `jobs`, each given by its name and its number of tasks, and waits until all tasks listen.
     pub fn start(jobs: &[(&str, usize)]) -> Fallible<Cluster> {
         Cluster::start_with(jobs, &[])
     }
 
-    /// Starts a cluster like [`Cluster::start`], with these flags for every process.
+    /// Starts a cluster like [`Cluster::start`], and passes `flags` to every process.
     pub fn start_with(jobs: &[(&str, usize)], flags: &[&str]) -> Fallible<Cluster> {
         let mut cluster = Cluster::reserve(jobs)?;
         cluster.flags = flags.iter().map(|f| (*f).to_owned()).collect();
@@ -84,7 +84,7 @@ impl Cluster {
         self.programs.insert(job.to_owned(), program);
     }
 
-    /// Replaces the address of `to` in the cluster spec of `from`, if `from` is started later.
+    /// Sets the address of the task `to` in the cluster spec that the task `from` gets when it is started later.
     pub fn set_route(&mut self, from: (&str, usize), to: (&str, usize), address: SocketAddr) {
         let [from, to] = [from, to].map(|(job, index)| (job.to_owned(), index));
         self.routes.insert((from, to), address);
@@ -148,12 +148,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns the log of all processes that this task has run.
+    /// Returns the log of all processes that a task has run.
     pub fn log(&self, job: &str, index: usize) -> Fallible<String> {
         Ok(fs::read_to_string(self.log_file(job, index))?)
     }
 
-    /// Returns the path of the file to which all processes of this task append their log.
+    /// Returns the path of the file to which all processes of a task append their log.
     pub fn log_file(&self, job: &str, index: usize) -> PathBuf {
         let port = self.address(job, index).port();
         let name = format!("{job}-{index}-{}-{port}.log", std::process::id());

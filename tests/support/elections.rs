@@ -1,4 +1,4 @@
-//! Checks that hold for every store of elections (etcd, Kubernetes).
+//! Checks that every election store (etcd, Kubernetes) must pass.
 
 use super::Fallible;
 use anabranch::train::LeaderStore;
@@ -11,7 +11,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// machine.
 pub const SHORT: Duration = Duration::from_secs(6);
 
-/// Checks that of two candidates with a long lease one leads, and that each later leader has a higher term.
+/// Checks that one of two candidates with a long lease leads, and that each later leader has a higher term.
 pub fn each_leader_has_a_higher_term(a: &dyn LeaderStore, b: &dyn LeaderStore) -> Fallible {
     let first = a.campaign()?.ok_or("a campaign without another leader was refused")?;
     assert_eq!((b.campaign()?, a.keep(first)?, b.keep(first)?), (None, true, false));
@@ -24,7 +24,8 @@ pub fn each_leader_has_a_higher_term(a: &dyn LeaderStore, b: &dyn LeaderStore) -
     Ok(())
 }
 
-/// Checks that a leader whose short lease is renewed stays, and that one that stops renewing is replaced.
+/// Checks that a leader that renews its short lease stays the leader, and that a leader that stops renewing is
+/// replaced.
 pub fn leader_that_stops_renewing_is_replaced(a: &dyn LeaderStore, b: &dyn LeaderStore) -> Fallible {
     let first = a.campaign()?.ok_or("a campaign without another leader was refused")?;
     let started = Instant::now();

@@ -16,7 +16,7 @@ pub fn temporary() -> PathBuf {
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Creates a folder whose path begins with `name` and is unique among all tests and processes.
+    /// Creates a folder whose name begins with `name` and is unique among all tests and processes.
     pub fn new(name: &str) -> Fallible<Folder> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let own = format!("{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));

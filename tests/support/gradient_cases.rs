@@ -7,7 +7,8 @@ pub(crate) struct Case {
     pub op: &'static str,
     pub inputs: Vec<Argument>,
     pub attrs: Vec<(&'static str, AttrValue)>,
-    /// Number of floating-point outputs that are differentiated; the others are ignored.
+    /// Number of floating-point outputs, from the first one on, that are differentiated; all other outputs are
+    /// ignored.
     pub outputs: usize,
 }
 
@@ -57,7 +58,8 @@ impl Case {
         self
     }
 
-    /// Adds a differentiable input with values between two bounds, in another order than those of earlier inputs.
+    /// Adds a differentiable input with values between two bounds. The order of the values depends on the input's
+    /// position.
     pub(crate) fn x(self, dims: &[usize], low: f64, high: f64) -> Case {
         let seed = 3 * self.inputs.len() + 1;
         self.arg(Input::Differentiable(tensor(dims, low, high, seed)))
@@ -236,7 +238,8 @@ fn elementwise() -> Vec<Case> {
         ("LeakyReluGrad", -2.0, 2.0),
         ("SoftplusGrad", -2.0, 2.0),
     ] {
-        // `ReluGrad` and similar ops take the gradient first; ops such as `TanhGrad` take the function's value first.
+        // The first input of `ReluGrad` and similar ops is the gradient; the first input of ops such as `TanhGrad` is
+        // the function's value.
         let of_features = op.contains("lu") || op.starts_with("Soft");
         let (a, b) = if of_features { ((0.5, 3.0), (low, high)) } else { ((low, high), (0.5, 3.0)) };
         out.push(case(op).x(&[2, 4], a.0, a.1).x(&[2, 4], b.0, b.1));

@@ -39,7 +39,7 @@ pub struct Job {
 /// Number of parameter servers.
 pub const SERVERS: usize = 2;
 
-/// A graph that only reads the global step, so a session needs no task of a replica.
+/// The observer's graph, which only reads the global step, so that its session needs no task of a replica.
 struct Observer {
     graph: Graph,
     step: Output,
@@ -59,7 +59,7 @@ impl Observer {
 
 impl Job {
     /// Starts the parameter servers, replicas and master of a job whose default configuration `configure` may change.
-    /// With `through_relays`, tasks connect through relays, so that tests can cut the connections.
+    /// If `through_relays` is true, tasks connect through relays, so that tests can cut the connections.
     pub fn start(
         name: &str,
         configure: impl FnOnce(&mut ReplicaConfig),

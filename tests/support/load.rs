@@ -79,7 +79,7 @@ struct Regression {
     graph: Graph,
     batch: [Output; 2],
     training: Training,
-    /// Names of the variables, with outputs that say whether a variable is initialised.
+    /// The name of each variable, with an output that tells whether the variable is initialised.
     probes: Vec<(String, Output)>,
 }
 
@@ -148,7 +148,7 @@ impl DistinctSteps {
         Ok(DistinctSteps { session, x, nodes })
     }
 
-    /// Runs the distinct steps with these numbers; each step fetches another pair of nodes.
+    /// Runs the distinct steps whose numbers are in `numbers`; each step fetches another pair of nodes.
     pub fn steps(&self, numbers: Range<usize>) -> Fallible {
         let (fed, negative) = (Tensor::vector(&[1f32, 2.0])?, Tensor::vector(&[-1f32, -2.0])?);
         let count = self.nodes.len();

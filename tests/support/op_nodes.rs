@@ -41,8 +41,8 @@ fn typed(op: &Op, node: &Node, attr: &str, dtype: DType) -> Node {
     }
 }
 
-/// Returns test nodes for an op that has no type attribute: one for most ops, several where other attributes choose the
-/// kernel.
+/// Returns the test nodes of an op without type attributes: one node for most ops, and several nodes if other
+/// attributes select the kernel.
 fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
     let of = |ops: &[&'static str]| {
         AttrValue::List(AttrList::Str(ops.iter().map(|op| op.as_bytes().into()).collect()))
@@ -163,7 +163,8 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
                     node
                 })
             };
-            // The windows of the last entry leave a remainder on both sides of a volume.
+            // The windows of the last entry are smaller than the strides, and leave out elements on both sides of a
+            // volume.
             let windows: [(&[i64], &[i64], &str); 3] = [
                 (&[2, 3, 2], &[1, 2, 1], "SAME"),
                 (&[2, 2, 1], &[1, 1, 2], "VALID"),
@@ -222,7 +223,8 @@ const CONVOLUTIONS: &[Window] = &[
     ([2, 2], [1, 1], "SAME", "NCHW"),
 ];
 
-/// The windows of 3-D ops: window rows or plane dilation, row stride, padding, data format.
+/// The windows of 3-D ops: number of rows of a pooling window or dilation of a convolution's planes, stride of the
+/// rows, padding, data format.
 const VOLUMES: &[(i64, i64, &str, &str)] =
     &[(3, 2, "SAME", "NDHWC"), (1, 1, "VALID", "NDHWC"), (2, 3, "SAME", "NCDHW"), (1, 1, "VALID", "NCDHW")];
 
@@ -325,8 +327,8 @@ const GRADIENTS: &[&str] = &[
     "SoftsignGrad",
 ];
 
-/// Returns a fused chain (ops and operands) that sums the values of `ops`. Their operand is the sigmoid of the first
-/// input's square, a number between 0.5 and 1, where all the ops are defined.
+/// Returns a fused chain, as its ops and their operands, that sums the values of `ops`. Each op is applied to the
+/// sigmoid of the first input's square, a number between 0.5 and 1, for which all the ops are defined.
 fn sum_of(ops: &[&'static str], inputs: i64) -> (Vec<&'static str>, Vec<i64>) {
     let (mut chain, mut operands) = (vec!["Square", "Sigmoid"], vec![0, inputs]);
     let first = inputs + 1;

@@ -22,7 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// An executor of one partition.
 pub struct Partition(Arc<Executor>);
 
-/// A step that has begun and has not necessarily ended.
+/// A step that has been started and may still run.
 pub struct Begun {
     step: Arc<Step>,
     end: Receiver<device::Result<Trace>>,
@@ -63,7 +63,7 @@ impl Partition {
         Ok(Partition(Arc::new(executor)))
     }
 
-    /// Creates an executor for a graph in the text format of [`transferring`].
+    /// Creates an executor for a graph in the text format of [`graph_from_text`].
     pub fn of_text(text: &str, device: &Arc<Device>) -> Fallible<Partition> {
         Partition::new(&graph_from_text(text)?, device)
     }
@@ -129,7 +129,7 @@ fn transfer(op: &str, name: &str) -> Fallible<Node> {
 pub type FedGraph = (Graph, Vec<(String, Tensor)>, Vec<String>);
 
 /// Builds a graph with four copies of a node on the same inputs. Inputs that the kernel takes in host memory are
-/// constants; the others are fed.
+/// constants; all other inputs are fed.
 pub fn four_copies_of(def: &KernelDef, node: &Node, inputs: Vec<Tensor>) -> Fallible<FedGraph> {
     let mut graph = Graph::new();
     let (mut sources, mut feeds, mut names) = (Vec::new(), Vec::new(), Vec::new());

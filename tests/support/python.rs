@@ -1,4 +1,5 @@
-//! A Python with TensorFlow, which is both the reference for results and the client that users have.
+//! A Python environment with TensorFlow, which tests use as the reference for results and as the client of a
+//! cluster.
 
 pub use super::environment::run;
 

@@ -138,12 +138,13 @@ pub fn step(
     }
 }
 
-/// Returns the request with the option that the server reports a failure in the response's body.
+/// Returns the request with `store_errors_in_response_body` set, so that the server reports a failure in the
+/// response's body.
 pub fn in_body(step: pb::RunStepRequest) -> pb::RunStepRequest {
     pb::RunStepRequest { store_errors_in_response_body: true, ..step }
 }
 
-/// Returns a graph of these nodes.
+/// Returns a graph message with the nodes `node`.
 pub fn def(node: impl Into<Vec<pb::NodeDef>>) -> pb::GraphDef {
     pb::GraphDef { node: node.into(), ..Default::default() }
 }
@@ -174,7 +175,7 @@ pub fn on(device: &str, node: pb::NodeDef) -> pb::NodeDef {
     pb::NodeDef { device: device.to_owned(), ..node }
 }
 
-/// Returns an attribute with this value.
+/// Returns an attribute that holds `value`.
 pub fn attr(value: pb::attr_value::Value) -> pb::AttrValue {
     pb::AttrValue { value: Some(value) }
 }
@@ -255,7 +256,7 @@ pub fn endless(name: &str, device: &str) -> pb::NodeDef {
     on(device, node(name, "_Recv", &[], &attrs))
 }
 
-/// Asserts that a call failed with this code and a message that contains all of `parts`; returns the message.
+/// Asserts that a call failed with `code` and a message that contains all of `parts`; returns the message.
 pub fn assert_fails<T: std::fmt::Debug>(reply: Reply<T>, code: Code, parts: &[&str]) -> String {
     match reply {
         Ok(value) => panic!("{code:?} was expected, got {value:?}"),

@@ -26,7 +26,7 @@ const ROUNDS: usize = 7;
 /// peak memory.
 const SIDE_VARIABLE: &str = "ANABRANCH_BENCH_SIDE";
 
-/// A model whose step does little besides its update: a table with rows of 256 bytes.
+/// A benchmark case: training of a table with rows of 256 bytes, whose step consists mostly of the update.
 struct UpdateCase {
     name: &'static str,
     rows: usize,
@@ -88,7 +88,7 @@ impl UpdateCase {
         Ok(Job { session, train })
     }
 
-    /// Runs a round and returns its mean time per step in microseconds.
+    /// Runs the case's training steps in `job`, and returns the mean time per step in microseconds.
     fn round(&self, job: &mut Job) -> Fallible<f64> {
         let start = Instant::now();
         for _ in 0..self.steps {
@@ -97,15 +97,15 @@ impl UpdateCase {
         Ok(start.elapsed().as_secs_f64() * 1e6 / self.steps as f64)
     }
 
-    /// Returns the median times in microseconds of a step in place and of a synchronous step, measured in alternating
-    /// rounds.
+    /// Returns the median times in microseconds of a step that updates the variables in place and of a synchronous
+    /// step. Rounds of both kinds alternate.
     fn times(&self) -> Fallible<[f64; 2]> {
         let mut jobs = [self.start(false)?, self.start(true)?];
         let mut times = [Vec::new(), Vec::new()];
         for round in 0..=ROUNDS {
             for (job, times) in jobs.iter_mut().zip(&mut times) {
                 let time = self.round(job)?;
-                // The first round warms up.
+                // Round 0 only warms up and is not measured.
                 if round > 0 {
                     times.push(time);
                 }
@@ -117,7 +117,7 @@ impl UpdateCase {
         }))
     }
 
-    /// Returns the peak memory in MiB of a process that runs one round, synchronous or in place.
+    /// Returns the peak memory in MiB of a new process that runs one round of synchronous or of in-place steps.
     fn memory(&self, is_synchronous: bool) -> Fallible<f64> {
         let side = format!("{}/{is_synchronous}", self.name);
         let output = Command::new(std::env::current_exe()?).env(SIDE_VARIABLE, side).output()?;

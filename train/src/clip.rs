@@ -5,20 +5,22 @@ use crate::initializer::number;
 use crate::variables::Variable;
 use graph::{DType, Output, Scope};
 
-/// The method that clips gradients. For a sparse gradient, elements and norm are those of the rows that it holds.
+/// The method that clips gradients. For a sparse gradient, only the elements of its rows are clipped and count for a
+/// norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
     /// Limits each element to `min..=max`.
     Value { min: f64, max: f64 },
-    /// Scales each variable's gradient to at most this Euclidean norm.
+    /// Scales each variable's gradient down to this Euclidean norm if its norm is greater.
     Norm(f64),
-    /// Scales all gradients by one factor, so that the Euclidean norm over all gradients together is at most this. If
-    /// an element is infinite or not a number, all elements become not a number, so that the failure stays visible.
+    /// Scales all gradients by one factor, so that the Euclidean norm over all gradients together is at most the given
+    /// norm. If an element is infinite or not a number, all elements become not a number, so that the error is not
+    /// hidden.
     GlobalNorm(f64),
 }
 
 impl Clip {
-    /// Returns the clipped gradients.
+    /// Adds the nodes that clip each variable's gradient, and returns the clipped gradients.
     pub fn apply(self, scope: &Scope, gradients: Vec<(Variable, Gradient)>) -> Vec<(Variable, Gradient)> {
         let each = |clip: &dyn Fn(Output) -> Output| {
             gradients.iter().map(|(variable, gradient)| (variable.clone(), gradient.map(clip))).collect()

@@ -8,11 +8,11 @@ use crate::training::UpdateRule;
 use crate::variables::{Variable, Variables};
 use graph::{Error, NodeId, Result, Scope};
 
-/// The nodes that coordinate a replica with the others; a [`MonitoredSession`](crate::MonitoredSession) runs
+/// The nodes that coordinate a replica with the other replicas; a [`MonitoredSession`](crate::MonitoredSession) runs
 /// them.
 #[derive(Clone, Debug)]
 pub enum Coordination {
-    /// No replica waits for another.
+    /// Independent workers: no replica waits for another replica.
     Free,
     Sync(Box<SyncReplicas>),
     BoundedStaleness(BoundedStaleness),

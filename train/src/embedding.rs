@@ -5,7 +5,7 @@ use crate::initializer::number;
 use crate::variables::{Lookup, Variable, Variables};
 use graph::{DType, Error, Output, Scope};
 
-/// The assignment of rows to the parts of a variable.
+/// The rule that assigns the rows of a partitioned variable to its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PartitionStrategy {
     /// Row `i` is row `i / parts` of part `i % parts`.

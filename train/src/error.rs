@@ -102,7 +102,7 @@ impl Error {
         matches!(self.code(), Code::Aborted | Code::Unavailable)
     }
 
-    /// Returns whether a variable or resource has no value or does not exist.
+    /// Returns whether the error means that a variable or resource has no value or does not exist.
     pub(crate) fn is_missing_value(&self) -> bool {
         matches!(self.code(), Code::NotFound | Code::FailedPrecondition)
     }

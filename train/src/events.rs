@@ -47,7 +47,7 @@ impl Events {
         self.summary(step, &summary.finish())
     }
 
-    /// Writes the graph.
+    /// Writes the graph as a `GraphDef`, for the graph view of TensorBoard.
     pub fn graph(&self, graph: &Graph) -> Result<()> {
         let def = graph_to_bytes(graph, DefaultAttrs::Keep)?;
         self.add(0, |event| _ = event.bytes(4, &def))
@@ -67,7 +67,7 @@ impl Events {
         self.file.flush().map_err(from_executor)
     }
 
-    /// Queues an event for the file.
+    /// Queues an event of global step `step` for the file; `write` adds the event's content.
     fn add(&self, step: i64, write: impl FnOnce(&mut Writer)) -> Result<()> {
         let event = event(|event| {
             event.int(2, step);

@@ -29,7 +29,7 @@ impl Gradient {
         }
     }
 
-    /// Returns the gradient with its values replaced by `change` of them.
+    /// Returns the gradient with `change` applied to its values: the dense tensor, or the values of the rows.
     pub(crate) fn map(self, change: impl FnOnce(Output) -> Output) -> Gradient {
         match self {
             Gradient::Dense(gradient) => Gradient::Dense(change(gradient)),
@@ -45,7 +45,7 @@ impl Gradient {
     }
 }
 
-/// Returns the distinct row indices of a sparse gradient, and for each the sum of its values.
+/// Returns the distinct row indices of a sparse gradient, and for each index the sum of its rows in `values`.
 pub(crate) fn deduplicated(scope: &Scope, indices: Output, values: Output) -> (Output, Output) {
     let [unique, positions] = scope.unique(indices);
     (unique, scope.unsorted_segment_sum(values, positions, scope.size_of(unique)))
@@ -91,8 +91,8 @@ fn flat_rows(scope: &Scope, variable: &Variable, values: Output) -> Output {
     scope.reshape(values, &std::iter::once(-1).chain(inner).collect::<Vec<_>>())
 }
 
-/// Returns the sum of the gradients of one variable, added in the order of `parts`. The sum is sparse if all gradients
-/// are.
+/// Returns the sum of one variable's gradients, added in the order of `parts`. The sum is sparse if all `parts` are
+/// sparse.
 fn sum_of(scope: &Scope, variable: &Variable, parts: &[Gradient]) -> Option<Gradient> {
     let rows = |part: &Gradient| match part {
         Gradient::Sparse { indices, values } => Some((*indices, *values)),
@@ -152,7 +152,7 @@ fn sum_between(
     if others.is_empty() || !is_supported {
         return None;
     }
-    // The gradient's node is part of the name, because one graph may train a variable twice.
+    // The name identifies one NCCL sum. It contains the gradient's node, because one graph may train a variable twice.
     let name = format!("gradient of {} from {}:{}", variable.name, first.node.index(), first.index);
     let sums = scopes.iter().zip(&parts).map(|(tower, &part)| tower.nccl_all_sum(part, parts.len(), &name));
     let sums: Vec<Output> = sums.collect();

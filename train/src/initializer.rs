@@ -1,4 +1,4 @@
-//! The first values of variables.
+//! Initializers: the rules that compute the first values of variables.
 
 use crate::variables::Variable;
 use graph::{DType, Error, Output, Scope, Shape, Tensor};
@@ -34,17 +34,17 @@ pub(crate) struct VariablePart<'a> {
     pub(crate) whole: &'a Shape,
     /// The index of the part's first element along each axis of the whole variable; empty if the part is the whole.
     pub(crate) offset: &'a [usize],
-    /// The index of the part, which is added to the seed so that parts draw different numbers.
+    /// The index of the part, which is added to the seed so that parts draw different random numbers.
     pub(crate) index: i64,
 }
 
 impl<'a> VariablePart<'a> {
-    /// Returns the part that is the whole of a variable that is not partitioned.
+    /// Returns the part that covers the whole of a variable, for a variable that is not partitioned.
     pub(crate) fn all(whole: &'a Shape) -> VariablePart<'a> {
         VariablePart { whole, offset: &[], index: 0 }
     }
 
-    /// Returns the part's own seed. The seed 0, which requests a random seed, stays 0.
+    /// Returns `seed` plus the part's index. The seed 0, which requests a random seed, stays 0.
     fn seed(&self, seed: i64) -> i64 {
         if seed == 0 { 0 } else { seed.wrapping_add(self.index) }
     }

@@ -74,9 +74,9 @@ impl Dataset {
     }
 
     /// Returns a dataset of the lines of CSV files. Each default gives the type of a column and the value of its empty
-    /// fields: a vector of one element, or of no element if the field must not be empty. The step that takes a batch of
-    /// lines parses it. The task of the scope's device reads the files, and skips the first line of each file if
-    /// `has_header`.
+    /// fields: a vector of one element, or of no element if the field must not be empty. Lines are parsed in batches,
+    /// by the step that takes a batch. The task of the scope's device reads the files, and skips the first line of each
+    /// file if `has_header`.
     pub fn from_csv(scope: &Scope, files: &[&str], has_header: bool, defaults: &[Tensor]) -> Dataset {
         let of_file = |file: &&str| {
             let names = strings(scope, std::iter::once((*file).to_owned()));
@@ -186,7 +186,7 @@ impl Input {
         let components: Vec<(DType, PartialShape)> =
             self.next.iter().map(|&part| (scope.dtype(part), scope.shape(part))).collect();
         let types: Vec<DType> = components.iter().map(|(dtype, _)| *dtype).collect();
-        // A queue takes the shapes of all components or of none.
+        // A queue op is given the shapes of all components or of none.
         let are_all_known = components.iter().all(|(_, shape)| shape.is_fully_defined());
         let known = if are_all_known {
             components.iter().map(|(_, shape)| shape.clone()).collect()

@@ -41,7 +41,7 @@ impl MovingAverage {
         variables.trainable().into_iter().map(update).collect()
     }
 
-    /// Adds the update of one average.
+    /// Adds the nodes that update the moving average of `variable`.
     fn update(
         self,
         scope: &Scope,

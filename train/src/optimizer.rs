@@ -94,15 +94,15 @@ impl Optimizer {
         }
     }
 
-    /// Adds the updates of these variables by these gradients, on the variables' devices. Returns a node that
-    /// runs them all.
+    /// Adds the nodes that update each variable in `gradients` by its gradient, on the variable's device. Returns a
+    /// node that runs all updates.
     pub fn apply(&self, scope: &Scope, variables: &Variables, gradients: &[(Variable, Gradient)]) -> NodeId {
         let changes = self.changes(scope, variables, gradients, UpdateMode::InPlace);
         scope.group(&changes.iter().map(|(_, change)| *change).collect::<Vec<_>>())
     }
 
-    /// Adds the updates in the given mode: in place or staged. Returns each write with the variable on whose
-    /// device it runs.
+    /// Adds the nodes that update the variables, in place or staged according to `mode`. Returns each write with the
+    /// variable on whose device it runs.
     pub(crate) fn changes(
         &self,
         scope: &Scope,
@@ -135,8 +135,8 @@ impl Optimizer {
         changes
     }
 
-    /// Returns Adam's variables `beta1_power` and `beta2_power`, each with its beta: one pair for a model, on the
-    /// device of the first variable with a gradient. Optimizers other than Adam have none.
+    /// Returns Adam's variables `beta1_power` and `beta2_power`, each with the beta by which a step multiplies it: one
+    /// pair for a model, on the device of the first variable with a gradient. Optimizers other than Adam have none.
     fn powers(&self, variables: &Variables, gradients: &[(Variable, Gradient)]) -> Vec<(Variable, f64)> {
         let (Optimizer::Adam { beta1, beta2, .. }, Some((first, _))) = (self, gradients.first()) else {
             return Vec::new();
@@ -205,8 +205,8 @@ impl VariableUpdate<'_> {
         }
     }
 
-    /// Returns the variable to write the rows `indices` to, the variable itself or its staged value, and the indices of
-    /// the rows in it. A row may occur more than once.
+    /// Returns the variable to which a gradient's rows `indices` are written (the model's variable or its staged
+    /// value), and the indices of these rows in that variable. A row may occur more than once.
     fn target_of_rows(&self, indices: Output) -> (WriteTarget, Output) {
         if !self.mode.can_stage_rows() {
             return (self.mode.whole_target(self.scope, self.variable), indices);
@@ -292,7 +292,7 @@ impl VariableUpdate<'_> {
         self.variables.slot(self.variable, name, &Initializer::Constant(first))
     }
 
-    /// Adds a constant of the variable's type.
+    /// Adds a scalar constant of the variable's type.
     fn number(&self, value: f64) -> Output {
         number(self.scope, self.variable.dtype, value)
     }

@@ -42,7 +42,7 @@ impl fmt::Debug for VariableCost {
 }
 
 impl VariablePlacement {
-    /// Returns the placer's strategy for `ps_tasks` parameter servers.
+    /// Returns the placer's strategy that implements the rule for `ps_tasks` parameter servers.
     pub(crate) fn strategy(&self, ps_tasks: u32) -> Box<dyn PsStrategy> {
         match self {
             VariablePlacement::RoundRobin => Box::new(RoundRobin::new(ps_tasks)),

@@ -1,4 +1,4 @@
-//! Waiting until another replica has initialised the shared variables.
+//! The wait of a replica until another replica has initialised the shared variables.
 
 use crate::error::{Error, Result};
 use client::Session;
@@ -17,7 +17,7 @@ pub fn wait_until_initialized(
     wait_until_none(deadline, || missing(session, probes))
 }
 
-/// Calls `missing` with growing pauses until it returns no variable names.
+/// Calls `missing` repeatedly, with growing pauses, until it returns no variable names or the deadline has passed.
 pub(crate) fn wait_until_none(deadline: Duration, missing: impl Fn() -> Result<Vec<String>>) -> Result<()> {
     let started = Instant::now();
     let mut pause = Duration::from_millis(5);

@@ -9,10 +9,10 @@ use client::Session;
 use graph::{DType, NodeId, Output, Scope};
 use std::time::{Duration, Instant};
 
-/// The clock of a worker that has finished, so that no other worker waits for it.
+/// The clock (number of steps done) of a worker that has finished: so great that no other worker waits for it.
 const FINISHED: i64 = i64::MAX;
 
-/// A replica under bounded staleness.
+/// The nodes of a replica under bounded staleness, with its worker index and the bound.
 #[derive(Clone, Debug)]
 pub struct BoundedStaleness {
     /// The index of this worker.
@@ -30,8 +30,8 @@ pub struct BoundedStaleness {
 }
 
 impl BoundedStaleness {
-    /// Adds the vector of clocks, and a node that adds 1 to this worker's clock after the update `updated`. Returns a
-    /// node that ends when update and count are done.
+    /// Adds the vector of clocks (the number of steps done by each worker), and a node that adds 1 to this worker's
+    /// clock after the update `updated`. Returns a node that ends when the update and the addition are done.
     pub(crate) fn build(
         scope: &Scope,
         variables: &Variables,
@@ -71,7 +71,7 @@ impl BoundedStaleness {
         Ok(session.run(&[], &[self.is_open], &[])?[0].item::<graph::Bool8>()?.get())
     }
 
-    /// Sets this worker's clock to that of the slowest other worker, if this worker's clock is behind that.
+    /// Raises this worker's clock to the smallest clock of all other workers that have not finished.
     pub(crate) fn join(&self, session: &Session) -> Result<()> {
         let clocks = self.clocks(session)?;
         let others = clocks.iter().enumerate().filter(|(w, clock)| *w != self.worker && **clock != FINISHED);
@@ -81,7 +81,7 @@ impl BoundedStaleness {
         Ok(())
     }
 
-    /// Waits until this worker may start its next step.
+    /// Waits until this worker is few enough steps ahead of the slowest worker to start its next step.
     ///
     /// # Errors
     /// `TooFarAhead` with the slowest worker, if the deadline has passed.

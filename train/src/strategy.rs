@@ -55,14 +55,14 @@ pub enum SyncMode {
 /// The method that averages the gradients of a synchronous step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Aggregation {
-    /// Summation in the order of the workers, whose gradients are in separate buffers beside the variable.
-    /// Results are the same bits from run to run, and a gradient that is pushed twice counts once. This takes
-    /// the memory of one gradient per worker.
+    /// Summation in the order of the workers, whose gradients are in separate buffers beside the variable. Results are
+    /// the same bits from run to run, and a gradient that is pushed twice counts once. The buffers take the memory of
+    /// one gradient per worker.
     #[default]
     InOrder,
-    /// Summation in the order of arrival, in TensorFlow's accumulators and with its token queue, named like
-    /// those of its `SyncReplicasOptimizer`, so that TensorFlow's replicas can train the same job. This takes
-    /// the memory of one gradient.
+    /// Summation in the order of arrival, in TensorFlow's accumulators and with its token queue, named like those of
+    /// its `SyncReplicasOptimizer`, so that TensorFlow's replicas can train the same job. The accumulators take the
+    /// memory of one gradient.
     Accumulators,
 }
 

@@ -1,4 +1,4 @@
-//! The training step of a model.
+//! The training step of a model: the gradients of its loss, and the updates of its variables.
 
 use crate::coordination::Coordination;
 use crate::gradient::{self, Gradient, mean_of};

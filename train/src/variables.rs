@@ -60,7 +60,7 @@ pub struct PartitionedVariable {
     pub value: Output,
 }
 
-/// A collection of variables. Clones share one collection.
+/// A collection of a model's variables, found by name. Clones share one collection.
 #[derive(Clone, Debug)]
 pub struct Variables {
     scope: Scope,
@@ -76,7 +76,7 @@ struct VariableSpec<'a> {
     trainable: bool,
 }
 
-/// The variables of a collection.
+/// The content of a collection: variables, partitioned variables, and recorded embedding lookups.
 #[derive(Debug, Default)]
 struct VariableRegistry {
     variables: Vec<Variable>,
@@ -91,8 +91,8 @@ impl Variables {
         Variables { scope: scope.clone(), registry: Rc::default() }
     }
 
-    /// Returns the trainable variable `name`, which is created if it does not exist. The graph has an error
-    /// if it exists with another type or shape.
+    /// Returns the trainable variable `name`, which is created if it does not exist. Adds an error to the graph if the
+    /// variable exists with another type or shape.
     pub fn get(&self, name: &str, dtype: DType, shape: &[usize], initializer: &Initializer) -> Variable {
         self.get_or_create(name, dtype, shape, initializer, true)
     }
@@ -109,8 +109,8 @@ impl Variables {
         self.get_or_create(name, dtype, shape, initializer, false)
     }
 
-    /// Returns a variable like [`Variables::get`], partitioned by `partitioner`. Strategies place each part
-    /// like a variable.
+    /// Returns a variable like [`Variables::get`], partitioned by `partitioner`. Strategies place each part like a
+    /// separate variable.
     pub fn get_partitioned(
         &self,
         name: &str,
@@ -240,7 +240,7 @@ impl Variables {
         }
     }
 
-    /// Returns a shape; adds an error to the graph if it has too many elements.
+    /// Returns the shape with the dimensions `dims`; adds an error to the graph if it has too many elements.
     fn shape(&self, dims: &[usize]) -> Shape {
         Shape::new(dims).unwrap_or_else(|error| {
             self.scope.fail(error);
@@ -248,7 +248,7 @@ impl Variables {
         })
     }
 
-    /// Creates a variable and adds its nodes.
+    /// Adds the nodes of a new variable, and returns the variable.
     fn create(
         &self,
         name: &str,

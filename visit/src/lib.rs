@@ -1,24 +1,24 @@
-//! Thread-local state of a thread that has read a message from a connection: which work the thread runs
-//! itself, and when it writes.
+//! Thread-local state of a thread that has read a message from a connection. The state decides which work the thread
+//! runs itself, and when connections write.
 //!
 //! # Why
 //!
-//! A small step is shorter than a thread switch. So the thread that reads a request or a tensor from a
-//! connection also runs the short work that follows from it, and sends all resulting messages in one write,
-//! before it reads on. The processing of one message is called a *visit*. Functions deep in the call stack
-//! must know that they run within a visit: a pool that would start another thread, a waker, a link that would
-//! write to a socket. A parameter cannot tell them, because futures, callbacks and kernels are in between.
-//! These functions ask this module.
+//! A small step is shorter than a thread switch. So the thread that reads a request or a tensor from a connection also
+//! runs the short work that the message causes, and sends all resulting messages in one write, before it reads the next
+//! message. The processing of one message is called a *visit*. Functions deep in the call stack must know that they run
+//! within a visit: a pool that would start another thread, a waker, a link that would write to a socket. No parameter
+//! can be passed to them, because futures, callbacks and kernels are in between. These functions therefore query this
+//! module.
 //!
 //! # The state of a visit
 //!
-//! Each thread has one `State` with six parts. Each part is set for the duration of a closure, and restored at its end, also
-//! after a panic:
+//! Each thread has one `State` with six parts. Each part is set for the duration of a closure, and restored at its end,
+//! also after a panic:
 //!
-//! | part | set by | asked by |
+//! | part | set by | queried by |
 //! |---|---|---|
-//! | deferred work | [`answer`] | [`defer`]: work that runs when the answer has left |
-//! | cork | [`cork`] | [`enqueue_if_corked`]: connections that write at the end; [`release_cork`] writes at once |
+//! | deferred work | [`answer`] | [`defer`]: work that runs when the answer has been written |
+//! | cork | [`cork`] | [`enqueue_if_corked`]: connections that write at the end; [`release_cork`] makes them write at once |
 //! | reply | [`with_reply`] | [`reply`]: the connection on which small values return to the process that caused them |
 //! | inline wake | [`wake_inline`] | [`take_inline_wake`]: a waker that may run its task on this thread |
 //! | inline tasks | [`with_inline_tasks`] | [`run_inline`], [`can_run_inline`], [`accepts_inline_tasks`]: a pool that may use this thread |
@@ -28,15 +28,15 @@
 //!
 //! # The order at the end of a visit
 //!
-//! At the end of [`serve`] the corked connections write first, so that the other end can go on. Then the
-//! thread takes no more inline tasks. Then the deferred work runs, in the order in which it was deferred,
+//! At the end of [`serve`] the corked connections write first, because their peers wait for the messages. Then the
+//! thread stops accepting inline tasks. Then the deferred work runs, in the order in which it was deferred,
 //! because no caller waits for it. A scope within a scope of the same kind:
 //!
 //! - [`answer`] within [`answer`] has no end of its own: the end of the outer scope runs the deferred work of both;
 //! - [`cork`], [`with_reply`], [`with_inline_tasks`] and [`wake_inline`] hide the outer one, which is restored at the end.
 //!
-//! An inline task runs no other inline task, so that no kernel below on the stack is delayed: [`run_inline`] clears the
-//! allowance while it runs work. Compute threads never accept inline tasks.
+//! An inline task runs no other inline task, so that no kernel below on the stack is delayed: [`run_inline`] refuses
+//! work while the thread runs an inline task. Compute threads never accept inline tasks.
 
 #![forbid(unsafe_code)]
 
@@ -45,7 +45,7 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Work that is deferred until the answer to the message has been written.
+/// Work that is deferred until the answer to the message that the thread processes has been written.
 type Work = Box<dyn FnOnce()>;
 
 /// A connection whose writes can be delayed until the end of a [`cork`].
@@ -57,7 +57,7 @@ pub trait Flush: Send + Sync {
     fn flush_now(self: Arc<Self>);
 }
 
-/// The thread-local state of a visit: the six parts in the table above.
+/// The thread-local state of a visit, in the six parts that the module's documentation lists.
 struct State {
     /// The work that [`defer`] has added; `None` outside of [`answer`].
     deferred: RefCell<Option<Vec<Work>>>,
@@ -110,7 +110,7 @@ pub fn serve<T>(accepts: bool, work: impl FnOnce() -> T) -> T {
     answer(|| with_inline_tasks(accepts, || cork(work)))
 }
 
-/// Runs `work`, which may answer a message, and then the work that was [deferred](defer) within it.
+/// Runs `work`, which may answer a message, and afterwards the work that was [deferred](defer) while it ran.
 pub fn answer<T>(work: impl FnOnce() -> T) -> T {
     let is_outermost = STATE.with(|state| {
         let mut deferred = state.deferred.borrow_mut();
@@ -142,7 +142,7 @@ pub fn defer(work: impl FnOnce() + 'static) {
     }
 }
 
-/// Runs `work`; connections that would write within it write once, at its end.
+/// Runs `work`; each connection that would write meanwhile writes once, at the end of `work`.
 pub fn cork<T>(work: impl FnOnce() -> T) -> T {
     let mut outer = STATE.with(|state| state.corked.replace(Some(Vec::new())));
     let _end = AtEnd(move || {
@@ -182,13 +182,14 @@ pub fn with_reply<T>(reply: Arc<dyn Any + Send + Sync>, work: impl FnOnce() -> T
     work()
 }
 
-/// Returns the reply of the innermost [`with_reply`]; `None` if its type is not `R`.
+/// Returns the connection that the innermost [`with_reply`] set; `None` outside of [`with_reply`], or if the
+/// connection's type is not `R`.
 pub fn reply<R: Any + Send + Sync>() -> Option<Arc<R>> {
     STATE.with(|state| state.reply.borrow().clone())?.downcast().ok()
 }
 
-/// Runs `end`, which completes an asynchronous task's wait; if the task is woken inline, it runs on this
-/// thread before this returns. The caller must hold no locks.
+/// Runs `end`, which completes an asynchronous task's wait. A task that is woken inline runs on this thread before this
+/// function returns, so the caller must hold no locks.
 pub fn wake_inline<T>(end: impl FnOnce() -> T) -> T {
     let before = STATE.with(|state| state.wakes_inline.replace(true));
     let _end = AtEnd(move || STATE.with(|state| state.wakes_inline.set(before)));
@@ -236,8 +237,8 @@ pub fn run_inline<W: FnOnce()>(work: W) -> Result<(), W> {
     Ok(())
 }
 
-/// Runs `work`, which takes from a pool's queue. Returns `None` without running `work` if [`run_queue`] is
-/// already on this thread's stack, because it would delay the kernel below it on the stack.
+/// Runs `work`, which takes from a pool's queue. Returns `None` without running `work` if [`run_queue`] is already on
+/// this thread's stack, because `work` would delay the kernel below it on the stack.
 pub fn run_queue<T>(work: impl FnOnce() -> T) -> Option<T> {
     if STATE.with(|state| state.runs_queue.replace(true)) {
         return None;

@@ -181,7 +181,7 @@ fn thread_runs_inline_tasks_but_not_within_an_inline_task() {
 }
 
 #[test]
-fn a_visit_writes_then_returns_its_thread_then_runs_deferred_work() {
+fn serve_writes_then_stops_accepting_inline_tasks_then_runs_deferred_work() {
     let (log, connection) = (Log::default(), Arc::new(Connection::default()));
     for panicking in [false, true] {
         let (log, written) = (log.clone(), connection.clone());

@@ -37,7 +37,7 @@ impl Devices {
         Ok(Devices((0..cpus.max(1)).map(cpu).chain(gpus).collect()))
     }
 
-    /// Makes the set of `devices`, which exist already.
+    /// Makes a `Devices` of existing devices.
     pub(crate) fn of(devices: Vec<Arc<Device>>) -> Devices {
         Devices(devices.into())
     }

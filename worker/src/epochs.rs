@@ -1,5 +1,5 @@
-//! The epochs that sessions of this worker have begun. Once an epoch of a name has begun, sessions of that
-//! name's earlier epochs run no more steps.
+//! The leader epochs that sessions of this worker have begun. Once an epoch of a job has begun, sessions in earlier
+//! epochs of the job run no more steps.
 
 use crate::steps::StepState;
 use device::Error;
@@ -12,10 +12,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Largest number of epoch names. Each name, which belongs to a job, must be remembered for as long as the worker runs.
+/// Maximum number of epoch names, which are names of jobs; the worker remembers each name for as long as it runs.
 const MAX_NAMES: usize = 100_000;
 
-/// The number of the highest epoch of each epoch name, and its sessions.
+/// For each epoch name, the highest epoch number that has begun, and the sessions that belong to an epoch.
 #[derive(Debug)]
 pub(crate) struct Epochs {
     task: TaskName,

@@ -19,7 +19,7 @@ use tower_service::Service;
 /// The HTTP/2 path of the RecvTensor method.
 pub(crate) const RECV_TENSOR: &str = "/tensorflow.WorkerService/RecvTensor";
 
-/// Deadline of the acknowledgement of a reply.
+/// Time limit of the call that acknowledges a reply.
 const RECEIPT_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Fetches the value sent under `key`, waiting until the peer has sent it.
@@ -56,7 +56,7 @@ pub(crate) async fn acknowledge(peer: &Peer, request_id: i64) {
     let _ = peer.call("MarkRecvFinished", RetryPolicy::Never, deadline, send).await;
 }
 
-/// Returns the encoded request behind gRPC's message header of five bytes.
+/// Returns the encoded request, preceded by gRPC's message header of five bytes.
 fn frame(request: &pb::RecvTensorRequest) -> Bytes {
     let mut frame = BytesMut::with_capacity(PREFIX + request.encoded_len());
     frame.put_u8(0);
@@ -65,8 +65,8 @@ fn frame(request: &pb::RecvTensorRequest) -> Bytes {
     frame.freeze()
 }
 
-/// Performs one RecvTensor call. The outer error is the transport's or the sender's; the inner error means an
-/// unreadable reply.
+/// Performs one RecvTensor call. The outer error is a failure of the transport or the sender; the inner error is that
+/// of a reply that cannot be decoded.
 async fn exchange(
     mut channel: Channel,
     frame: Bytes,
@@ -113,7 +113,7 @@ async fn exchange(
     Ok(reader.finish())
 }
 
-/// Returns the error in the header fields or trailers of an answer.
+/// Fails with the error in the header fields or trailers of an answer, if they contain one.
 fn check(headers: &http::HeaderMap) -> Result<(), tonic::Status> {
     match tonic::Status::from_header_map(headers) {
         Some(status) if status.code() != tonic::Code::Ok => Err(status),

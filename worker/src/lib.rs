@@ -1,8 +1,8 @@
 //! A worker: one task's devices as a service for masters, and for other workers that receive tensors from it.
 //!
-//! Sessions, steps and request ids are kept in plain data structures, which use no sockets or threads; the
-//! code for those is layered around them. Kernels run on the executor's thread pool; code that waits for a
-//! peer runs on the asynchronous runtime.
+//! Sessions, steps and request ids are kept in plain data structures, which use no sockets or threads; the code that
+//! uses sockets and threads is built on them. Kernels run on the executor's thread pool; code that waits for a peer
+//! runs on the asynchronous runtime.
 #![forbid(unsafe_code)]
 
 mod config;

@@ -46,14 +46,14 @@ impl Peers {
         }
     }
 
-    /// Makes the peers of another cluster, with the timeouts and links of this one.
+    /// Makes the peers of another cluster, with the timeouts and links of `self`.
     pub(crate) fn for_cluster(&self, cluster: Cluster) -> Peers {
         let peers = Peers::new(cluster, self.connect_deadline, self.connections, self.link_table.clone());
         Peers { is_own_cluster: false, ..peers }
     }
 
-    /// Returns whether the cluster spec is the one that this process was started with, so that other
-    /// processes use the same task names.
+    /// Returns whether the cluster spec is the one that this process was started with; the other processes then use the
+    /// same task names.
     pub(crate) fn is_own_cluster(&self) -> bool {
         self.is_own_cluster
     }
@@ -75,7 +75,8 @@ impl Peers {
         self.with_entry(device, unknown, |entry| entry.route.clone()).ok()
     }
 
-    /// Returns `get` of the entry for a device's task; the first call for a task creates its entry.
+    /// Calls `get` with the entry for a device's task, and returns the result; the first call for a task creates the
+    /// entry. Fails with `unknown` if the cluster has no such task.
     fn with_entry<T>(
         &self,
         device: &Arc<str>,

@@ -157,7 +157,7 @@ impl RunGuard<'_> {
     }
 }
 
-/// Sleeps until the deadline; forever without one.
+/// Sleeps until the deadline; without a deadline, forever.
 pub(crate) async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
@@ -213,7 +213,7 @@ pub(crate) fn start(step_run: StepRun, graph: &RegisteredGraph, trace: bool) -> 
     ended
 }
 
-/// The join of a run's executors.
+/// The results of a run's executors, which are sent when the last executor has ended.
 struct Join {
     left: AtomicUsize,
     results: Mutex<Results>,
@@ -255,7 +255,7 @@ impl PartitionRun {
         self.record_result(result);
     }
 
-    /// Records the executor's result; the last executor to end sends the result of all.
+    /// Records the executor's result; the executor that ends last sends the results of all executors.
     fn record_result(&mut self, result: device::Result<Trace>) {
         self.reported = true;
         match result {
@@ -333,7 +333,7 @@ fn receive_now(step: &StepState, key: &Arc<RendezvousKey>) -> Result<device::Res
     received.ok_or_else(|| Status::new(Code::Internal, format!("nothing was sent to {}", key.text)))
 }
 
-/// Awaits `call` until the deadline, after which the error names the call by `what` and the task.
+/// Awaits `call` until the deadline, and then fails with an error that names the call (`what`) and the worker's task.
 pub(crate) async fn within<T>(
     worker: &Worker,
     what: &str,

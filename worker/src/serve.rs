@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Answers one RecvTensor. If the future is dropped, the value remains for the next receiver.
+/// Answers one RecvTensor call. If the future is dropped, the value remains for the next receiver.
 ///
 /// # Errors
 /// For a malformed key, an unknown device or an earlier incarnation of a device, a step that was cleaned up,
@@ -146,8 +146,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Starts a worker with its server. Returns it with its address and the key of a tensor that it sends to
-    /// another task.
+    /// Starts a worker with its server. Returns the worker, its address, and the rendezvous key of a tensor that it
+    /// sends to another task.
     async fn serving() -> Test<(Arc<Worker>, String, Arc<RendezvousKey>)> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();

@@ -64,7 +64,7 @@ impl Session {
         self.session_epoch.as_ref().map(|session_epoch| session_epoch.enter(step)).transpose()
     }
 
-    /// Stores a graph. Returns its handle, a number of 16 hexadecimal digits that counts from 1.
+    /// Stores a graph. Returns its handle: the graph's number, counted from 1, as 16 hexadecimal digits.
     pub(crate) fn add_graph(&self, graph: RegisteredGraph) -> Arc<str> {
         let mut graphs = self.graphs.lock();
         graphs.last_handle += 1;

@@ -21,8 +21,8 @@ fn device_stats((part, trace): (&GraphPartition, Trace)) -> pb::DeviceStepStats 
     }
 }
 
-/// Converts a node's trace. The `rel` fields are relative to the time at which the node was ready; the others
-/// are absolute.
+/// Converts a node's trace. The `rel` fields are relative to the time at which the node was ready; all other times are
+/// absolute.
 fn node_stats(node: NodeTrace) -> pb::NodeExecStats {
     let from = |at: u64| i64::try_from(at.saturating_sub(node.scheduled)).unwrap_or(i64::MAX);
     let (start, end, ready) = (from(node.start), from(node.end), node.scheduled as i64);

@@ -27,7 +27,8 @@ const MAX_WAITING: usize = 1 << 20;
 /// Time after which a running step is logged; it is logged again whenever its running time has doubled.
 const SLOW_AFTER: Duration = Duration::from_secs(60);
 
-/// Largest number of steps that have not started and for which values have arrived; values for further steps are dropped.
+/// Maximum number of steps that have not started and for which values have arrived; values for further steps are
+/// dropped.
 const MAX_EARLY: usize = 1 << 16;
 
 /// The state of one step in this process.
@@ -36,7 +37,7 @@ pub(crate) struct StepState {
     pub(crate) id: i64,
     pub(crate) rendezvous: Arc<StepRendezvous>,
     pub(crate) cancellation: Arc<Cancellation>,
-    /// The channel for the result of a partial run's executors; `None` until its first call.
+    /// The channel for the result of the executors of a partial run; `None` until the first call of the partial run.
     pub(crate) partial_run: Mutex<Option<End>>,
     /// The time at which the step's first run on this worker began.
     began: OnceLock<Instant>,

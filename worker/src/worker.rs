@@ -35,8 +35,7 @@ use tokio::time::timeout;
 
 /// Number of request ids that are remembered, so that a repeated request is refused.
 const MAX_REMEMBERED: usize = 14_000;
-/// Time within which a client that opens one session after another opens the next; unused memory is not
-/// released earlier.
+/// Delay before unused memory is released, so that a client that opens one session after another can reuse it.
 const REOPEN_TIME: Duration = Duration::from_millis(200);
 
 /// One task's devices, with the sessions and steps that use them.
@@ -46,8 +45,7 @@ pub struct Worker {
     pub(crate) sessions: Sessions,
     epochs: Epochs,
     pub(crate) steps: Arc<Steps>,
-    /// The runtime on which receives from other tasks run, because the compute threads that start them have
-    /// none.
+    /// The runtime for receives from other tasks; the compute threads that start these receives belong to no runtime.
     pub(crate) runtime: Handle,
     pub(crate) pool: Arc<Pool>,
     seen_runs: Mutex<RecentIds>,

@@ -32,7 +32,7 @@ impl<'a> Sink<'a> {
         Sink { file, size: 0, checksum: Checksum::default() }
     }
 
-    /// Adds bytes of numeric elements.
+    /// Appends bytes of numeric elements to the file, and adds them to the checksum.
     pub fn add(&mut self, bytes: &[u8]) -> Result<()> {
         self.checksum.add(bytes);
         self.put(bytes)
@@ -148,10 +148,11 @@ impl From<graph::Error> for ContentError {
     }
 }
 
-/// Decodes a tensor of strings from its stored bytes.
+/// Decodes a tensor of strings from its stored bytes and the masked checksum `stored` in its index entry.
 pub(super) fn strings(bytes: Bytes, shape: &Shape, stored: u32) -> Result<Tensor, ContentError> {
     let count = shape.num_elements();
-    // The length of each string takes at least a byte, so the claimed count is bounded by the actual size.
+    // Each string's length takes at least one byte, so that an invalid count cannot make the vectors larger than the
+    // data.
     if count > bytes.len() {
         return Err(ContentError::Layout("has fewer bytes than strings"));
     }

@@ -24,8 +24,8 @@ pub struct MergeOptions {
 /// Merges the bundles with these prefixes, in this order, and deletes their files.
 ///
 /// # Errors
-/// `InvalidArgument` if a bundle is missing or two bundles contain a tensor of the same name; no file is
-/// changed then.
+/// `InvalidArgument` if a bundle is missing or two bundles contain a tensor of the same name; in these cases, no file
+/// is changed.
 pub fn merge(parts: &[PathBuf], destination: impl AsRef<Path>, options: MergeOptions) -> Result<()> {
     let destination = destination.as_ref();
     let mut entries = BTreeMap::new();
@@ -79,7 +79,8 @@ pub fn merge(parts: &[PathBuf], destination: impl AsRef<Path>, options: MergeOpt
     Ok(())
 }
 
-/// Adds an index entry of the bundle `prefix`, whose data files are numbered from `first_shard`.
+/// Adds an index entry of the bundle `prefix`, whose data files have numbers from `first_shard` on in the merged
+/// bundle.
 fn add(
     all: &mut BTreeMap<Vec<u8>, Entry>,
     key: Vec<u8>,

@@ -30,7 +30,7 @@ impl Writer {
         Writer::create_with(prefix, |store, path| store.create(path))
     }
 
-    /// Does the same as [`Writer::create`], with `create` to start the data file.
+    /// Starts a bundle like [`Writer::create`], but calls `create` to start the data file in the bundle's store.
     pub fn create_with(
         prefix: impl AsRef<Path>,
         create: impl FnOnce(&dyn Store, &Path) -> Result<Box<dyn Pending>>,

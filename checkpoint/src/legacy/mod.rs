@@ -1,4 +1,5 @@
-//! Checkpoints of the first format (V1): each file is one table, with tensors as messages in it.
+//! Checkpoints of the first format (V1): each file is one table, whose values are protocol-buffer messages that contain
+//! the tensors.
 
 mod reader;
 mod writer;
@@ -6,7 +7,7 @@ mod writer;
 pub use reader::Reader;
 pub use writer::{Item, write};
 
-/// The key of the metadata of all tensors in a file.
+/// The key under which the table of a file has the metadata of all its tensors.
 const META_KEY: &[u8] = b"";
 
 #[cfg(test)]

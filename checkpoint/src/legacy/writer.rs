@@ -11,7 +11,7 @@ use graph::{Code, DType, Tensor};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A tensor to be written, or a slice of a tensor.
+/// A whole tensor or a slice of a tensor, to be written to a checkpoint.
 #[derive(Clone, Debug)]
 pub struct Item<'a> {
     pub name: &'a [u8],
@@ -19,7 +19,7 @@ pub struct Item<'a> {
     pub tensor: &'a Tensor,
 }
 
-/// Maximum bytes of a message that can be read back.
+/// Maximum size in bytes of a message that can be read back.
 const LARGEST: usize = i32::MAX as usize - 1024;
 
 /// Writes the tensors into one file.
@@ -131,7 +131,7 @@ fn check(item: &Item<'_>) -> Result<()> {
         let message = format!("Saving data type {dtype} not yet supported");
         return Err(Error::Invalid { code: Code::Unimplemented, message });
     }
-    // An integer takes at most ten bytes.
+    // An integer in a message takes at most ten bytes.
     let largest = item.tensor.num_elements().saturating_mul(10).max(item.tensor.num_bytes());
     if largest > LARGEST {
         invalid!("Tensor slice is too large to serialize (conservative estimate: {largest} bytes)");

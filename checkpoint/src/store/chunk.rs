@@ -12,7 +12,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Capacity in bytes.
+    /// Capacity of a buffer in bytes.
     pub const SIZE: usize = 1 << 20;
 
     /// Alignment in bytes of direct writes, in memory and in the file; no disk requires more.

@@ -44,7 +44,7 @@ pub trait Store: Debug + Send + Sync {
     /// committed.
     fn create(&self, path: &Path) -> Result<Box<dyn Pending>>;
 
-    /// Does the same as [`Store::create`] for a file that is not read soon. Its bytes bypass the page cache,
+    /// Starts a file like [`Store::create`], for contents that will not be read soon. The bytes bypass the page cache,
     /// to leave processor time and caches to other threads.
     fn create_direct(&self, path: &Path) -> Result<Box<dyn Pending>> {
         self.create(path)
@@ -130,7 +130,7 @@ pub trait Pending: Debug + Send {
     fn commit(self: Box<Self>) -> Result<()>;
 }
 
-/// The schemes of all stores, and the feature that each store is built with.
+/// The schemes of all stores, each with the Cargo feature that adds the store to a build.
 const SCHEMES: &[(&str, &str)] = &[
     ("memory", "store-memory"),
     ("s3", "store-s3"),

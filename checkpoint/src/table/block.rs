@@ -1,5 +1,5 @@
-//! Blocks of a table: entries whose keys are stored without the prefix shared with the previous key, except
-//! at restarts.
+//! Blocks of a table: entries whose keys are stored without the prefix shared with the previous key, except at restart
+//! points.
 
 use crate::proto::{put_varint, take_varint};
 
@@ -8,7 +8,7 @@ use crate::proto::{put_varint, take_varint};
 pub(super) struct BlockBuilder {
     bytes: Vec<u8>,
     restarts: Vec<u32>,
-    /// Number of entries from one restart to the next.
+    /// Number of entries from one restart point to the next.
     interval: usize,
     since_restart: usize,
     last_key: Vec<u8>,

@@ -1,5 +1,5 @@
-//! The device memory of one captured CUDA graph. The graph holds its addresses, so the memory belongs to the
-//! graph for as long as the graph can be launched.
+//! The device memory of one captured CUDA graph. The graph refers to the memory by address, so the memory is
+//! not freed while the graph can be launched.
 
 use super::driver::Address;
 use super::gpu_engine::{Engine, block, bytes_of};
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// The memory of one captured graph, freed when neither the graph nor a tensor in the memory is left.
+/// The memory of one captured graph, freed when the graph and all tensors in the memory are dropped.
 #[derive(Debug)]
 pub(super) struct Arena {
     engine: Arc<Engine>,
@@ -26,23 +26,25 @@ pub(super) struct Arena {
 struct ArenaState {
     /// Size in bytes of each allocation.
     sizes: FxHashMap<Address, usize>,
-    /// Allocations that later kernels of the graph may reuse, because a graph runs in the order in which it was
-    /// captured.
+    /// Allocations that no tensor uses any more and that later kernels of the graph may reuse, because the
+    /// kernels of a graph run in the order of capture.
     idle: Vec<Address>,
-    /// The variable values for which the captured kernels get a stand-in block.
+    /// The values of variables that the graph changes, each with the second block through which captured
+    /// kernels access it.
     snapshots: Vec<Snapshot>,
     /// True once the capture has ended: allocations are then no longer reused.
     is_closed: bool,
 }
 
-/// A variable's value that is an input of the graph and that the graph also changes. The inputs hold a
-/// reference to the value, so the graph is captured with a stand-in block that has its own reference count.
+/// The value of a variable that the graph reads as an input and also changes. The segment's inputs hold
+/// references to the value, so captured kernels access it through a second block at the same address, which has
+/// a reference count of its own.
 #[derive(Debug)]
 struct Snapshot {
     /// The identity of the block that holds the variable's value.
     of: BlockId,
     alias: Arc<dyn DeviceMemory>,
-    /// The number of the segment's inputs that hold this value.
+    /// The number of the segment's inputs that refer to this value.
     inputs: usize,
 }
 
@@ -95,7 +97,7 @@ impl Arena {
         Ok(address)
     }
 
-    /// Marks the allocation at `address` as idle once no tensor is in it. Does nothing after
+    /// Marks the allocation at `address` as idle, because no tensor uses it any more. Does nothing after
     /// [`close`](Arena::close), because the finished graph writes the same addresses in each launch.
     pub(super) fn recycle(&self, address: Address) {
         let mut state = self.state.lock();
@@ -125,9 +127,9 @@ impl Arena {
         Ok(DeviceTensor { memory: snapshot.alias.clone(), ..input.clone() })
     }
 
-    /// Returns whether the kernel being captured may change a variable's value, because no other tensor shares
-    /// the memory. The segment's inputs and their stand-ins stay alive until the capture ends, so the
-    /// references of the inputs and stand-ins are not counted as other tensors.
+    /// Returns whether the kernel being captured may change a variable's value, because no tensor outside the
+    /// segment's inputs shares the memory. The inputs, and the tensors that [`snapshot`](Arena::snapshot)
+    /// returned for them, stay alive until the capture ends and are not counted.
     pub(super) fn may_change(&self, value: &DeviceTensor) -> Result<bool> {
         let id = block(value)?.id();
         let state = self.state.lock();

@@ -82,8 +82,8 @@ impl<'a> Open<'a> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         if !self.is_ended {
-            // The graph of a failed capture is useless, and the error that stopped `run` is already being
-            // returned.
+            // The result is ignored: the graph of a failed capture is useless, and the error that stopped `run`
+            // is already being returned.
             drop(self.end());
         }
     }

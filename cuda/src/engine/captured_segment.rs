@@ -14,7 +14,8 @@ use graph::{DType, Shape};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// A CUDA graph of a segment, valid for inputs of the same shapes and, in host memory, the same values.
+/// A CUDA graph of a segment, valid for inputs with the shapes of the captured inputs; inputs in host memory
+/// must also have the captured values.
 #[derive(Debug)]
 pub(super) struct CapturedSegment {
     graph: Graph,
@@ -30,22 +31,23 @@ pub(super) struct CapturedSegment {
 enum InputLocation {
     /// Memory in the graph's arena, into which the input is copied before each launch.
     Copied(DeviceTensor),
-    /// The input's own memory, which was the same block in the run before the capture: no copy is needed.
+    /// The input's own memory, the block with this id: the input is not copied, but a replay needs it in the
+    /// same block.
     InPlace(BlockId),
-    /// The memory of the value of the variable that the input refers to.
+    /// The memory that holds the value of the variable to which the input refers.
     Variable { id: BlockId, dtype: DType, shape: Shape },
     /// A value in host memory that is fixed in the graph: a run with another value needs another graph.
     Constant,
 }
 
-/// The place from which an output's value is taken after a launch.
+/// The source of an output's value after a launch.
 #[derive(Debug)]
 enum OutputSource {
     /// Memory that the graph writes, by its index in `CapturedSegment::output_memory`.
     GraphMemory { number: usize, dtype: DType, shape: Shape },
     /// The memory of the input of this index, seen as a tensor of this dtype and shape.
     Input { input: usize, dtype: DType, shape: Shape },
-    /// The variable reference that the segment gets as the input of this index.
+    /// The variable reference that is the segment's input of this index.
     Reference { input: usize },
     /// The value, after the launch, of the variable that an input refers to.
     VariableValue { input: usize, dtype: DType, shape: Shape },
@@ -66,7 +68,8 @@ struct OutputMemory {
 #[derive(Debug)]
 pub(super) enum ReplayOutcome {
     Done(Vec<Value>),
-    /// Not launched: an output of the last launch, or a snapshot of a changed variable, is still held.
+    /// Not launched: an output of the last launch, or a snapshot of a variable that the graph changes, is still
+    /// alive.
     Busy,
     /// Not launched: an input or a variable is in other memory than during the capture.
     Moved,
@@ -126,8 +129,8 @@ impl CapturedSegment {
         Ok(captured)
     }
 
-    /// Returns the place from which an output is taken after a launch; `value` is the output that the captured
-    /// kernels returned.
+    /// Returns the source of an output's value after a launch; `value` is the output that the captured kernels
+    /// returned.
     fn output_source(&mut self, value: Value, captured_inputs: &[Value]) -> Result<OutputSource> {
         let DeviceTensor { dtype, shape, memory } = match value {
             Value::Device(tensor) if !tensor.memory.is_empty() => tensor,
@@ -156,7 +159,8 @@ impl CapturedSegment {
             return Ok(OutputSource::VariableValue { input, dtype, shape });
         }
         if !of.is_graph_memory() {
-            // The memory of a constant, which no kernel writes.
+            // Memory that is neither an input's nor the graph's is the memory of a constant, which no kernel
+            // writes.
             return Ok(OutputSource::Constant(DeviceTensor { dtype, shape, memory }.into()));
         }
         let known = self.output_memory.iter().position(|output| Arc::ptr_eq(&output.memory, &memory));
@@ -167,8 +171,9 @@ impl CapturedSegment {
         Ok(OutputSource::GraphMemory { number, dtype, shape })
     }
 
-    /// Launches the graph for `inputs`, which have the shapes of the captured inputs, unless an earlier output
-    /// or the memory of an input prevents it; see [`ReplayOutcome`].
+    /// Launches the graph for `inputs`, which must have the shapes of the captured inputs. Does not launch it
+    /// if an output of an earlier launch is still alive, or if an input or variable is in other memory than
+    /// during the capture; see [`ReplayOutcome`].
     ///
     /// # Errors
     /// The driver's; `ResourceExhausted` for the copy of an output.
@@ -249,8 +254,9 @@ impl CapturedSegment {
         Ok(true)
     }
 
-    /// Returns whether all outputs of the last launch are dropped. Marks outputs that are still held to be
-    /// copied out after later launches, because the holder will probably keep them in later runs too.
+    /// Returns whether all outputs of the last launch are dropped. Outputs that are still alive are marked to
+    /// be copied out of the graph's memory after later launches, because their holder will probably keep them
+    /// in later runs too.
     fn try_reclaim_outputs(&mut self) -> bool {
         let mut are_free = true;
         for output in &mut self.output_memory {
@@ -309,8 +315,8 @@ fn variable_location(value: Option<&DeviceTensor>) -> Result<InputLocation> {
 }
 
 /// Chooses the memory from which the graph reads an input, and returns it with the value that captured kernels
-/// get for that input. Memory of another graph and the value of a variable that this graph changes are used in
-/// place; other inputs are copied unless `is_unmoved`.
+/// get for that input. The graph reads the input in place if `is_unmoved` is set, if the input is in the memory
+/// of another graph, or if it is the value of a variable that this graph changes; other inputs are copied.
 fn input_location(
     arena: &Arc<Arena>,
     input: &DeviceTensor,

@@ -37,7 +37,7 @@ pub(crate) struct CollectiveBarrier<P> {
 pub(crate) enum Arrival<P> {
     /// More participants have to join.
     Waits,
-    /// All participants have joined; they are sorted by device.
+    /// All participants of the round have joined; the list is sorted by device.
     Complete(Vec<Participant<P>>),
     /// The barrier has failed, and the caller completes these participants with the error.
     Failed(Error, Vec<Participant<P>>),

@@ -55,20 +55,20 @@ pub struct Grid {
     pub shared: u32,
 }
 
-/// One GPU, or a test's replacement for one. Calls enqueue work without waiting, unless their documentation
-/// says so. The caller keeps all memory and events that a call names alive until the stream has executed it;
-/// [`Engine`](super::Engine) does this.
+/// One GPU, or a test's replacement for a GPU. Calls enqueue work without waiting, unless their documentation
+/// says otherwise. The caller, [`Engine`](super::Engine), keeps all memory and events that a call uses alive
+/// until the stream has executed the enqueued work.
 pub trait Driver: Any + Send + Sync + fmt::Debug {
-    /// Returns the bytes of free memory and of all memory.
+    /// Returns the free memory and the total memory of the GPU, in bytes.
     fn memory(&self) -> Result<(u64, u64)>;
 
-    /// Creates a stream.
+    /// Creates a CUDA stream of this GPU, in which work runs in order.
     fn create_stream(&self) -> Result<StreamId>;
 
-    /// Creates an event.
+    /// Creates an event that streams of this GPU can record.
     fn create_event(&self) -> Result<EventId>;
 
-    /// Destroys an event.
+    /// Destroys an event from [`Driver::create_event`].
     fn destroy_event(&self, event: EventId);
 
     /// Records the event after the work enqueued in the stream so far.
@@ -107,7 +107,7 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// allocated while other processes map it.
     fn unmap(&self, address: Address, bytes: usize);
 
-    /// Allocates pinned host memory.
+    /// Allocates `bytes` bytes of host memory that the GPU can read and write directly.
     fn allocate_pinned(&self, bytes: usize) -> Result<PinnedMemory>;
 
     /// Frees memory from [`Driver::allocate_pinned`].
@@ -131,7 +131,8 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// Enables peer access between this GPU and another, and returns whether the two support it.
     fn enable_peer_access(&self, peer: &dyn Driver) -> Result<bool>;
 
-    /// Enqueues a copy into the memory of a GPU with peer access; the stream belongs to this GPU.
+    /// Enqueues a copy from this GPU's memory to the memory of `peer`, to which this GPU has peer access; the
+    /// stream belongs to this GPU.
     fn copy_to_peer(
         &self,
         peer: &dyn Driver,
@@ -149,7 +150,7 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// Enqueues work that sets `bytes` bytes of memory to `byte`.
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()>;
 
-    /// Compiles a kernel and loads it. Blocks.
+    /// Compiles a kernel and loads it into the GPU's memory. Blocks until the kernel is loaded.
     fn load(&self, program: &Program) -> Result<FunctionId>;
 
     /// Enqueues a kernel.
@@ -164,8 +165,8 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// this product.
     fn product(&self, product: &Product, stream: StreamId) -> Result<()>;
 
-    /// Returns the workspace that the convolution needs in this stream besides its tensors; `None` if the
-    /// library cannot compute it.
+    /// Returns the sizes of the workspace that the convolution needs in this stream; `None` if the library does
+    /// not support the convolution.
     fn convolution_workspace(
         &self,
         convolution: &Convolution,
@@ -179,8 +180,8 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// fills may be captured, no events, waits or allocations. Other streams and threads are unaffected.
     fn begin_capture(&self, stream: StreamId) -> Result<()>;
 
-    /// Ends the capture and returns its graph, if all work could be captured. The stream runs its work again in
-    /// either case.
+    /// Ends the capture and returns its graph, if all work could be captured. After the call the stream runs
+    /// enqueued work again, also if the capture has failed.
     fn end_capture(&self, stream: StreamId) -> Result<GraphId>;
 
     /// Enqueues a captured graph; its kernels get the addresses and scalar arguments that they were captured
@@ -205,7 +206,7 @@ pub enum Reduction {
 pub struct AllReduce {
     pub reduction: Reduction,
     pub dtype: DType,
-    /// Number of elements of a tensor, greater than 0.
+    /// Number of elements of each GPU's tensor, greater than 0.
     pub count: usize,
 }
 
@@ -229,7 +230,7 @@ pub struct Product {
     pub n: usize,
     /// Columns of `a` and rows of `b`.
     pub k: usize,
-    /// Set for each of `a` and `b` that is stored transposed.
+    /// For `a` and for `b`: true if the factor is stored transposed.
     pub flips: [bool; 2],
     /// True if complex factors that are stored transposed are also conjugated.
     pub conjugates: bool,
@@ -257,19 +258,19 @@ pub struct Epilogue {
     pub relu: bool,
 }
 
-/// The tensor that a convolution op computes from the other two.
+/// The tensor that a convolution op computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// The output.
+    /// The convolution's output, from the input and the filter.
     Forward,
-    /// The gradient with respect to the input.
+    /// The gradient with respect to the input, from the filter and the output's gradient.
     Input,
-    /// The gradient with respect to the filter.
+    /// The gradient with respect to the filter, from the input and the output's gradient.
     Filter,
 }
 
 /// A two-dimensional convolution. Tensors have the shape `[batch, channels, height, width]` and filters `[out,
-/// in, height, width]`; the filter has its channels innermost if the input has.
+/// in, height, width]`; if the input's channels are innermost in memory, so are the filter's `in` channels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Convolution {
     pub direction: Direction,
@@ -292,7 +293,7 @@ pub struct Convolution {
 /// The shape and memory order of a batch of images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Image {
-    /// Batch, channels, height, width.
+    /// Sizes of the batch, channels, height and width.
     pub sizes: [usize; 4],
     /// True if channels are innermost.
     pub channels_last: bool,
@@ -308,8 +309,8 @@ pub struct WorkspaceBytes {
     pub minimum: usize,
 }
 
-/// The addresses of a convolution's tensors and workspace. The convolution writes the tensor that its direction
-/// names.
+/// The addresses of a convolution's tensors and workspace. The convolution reads two of the tensors and writes
+/// the third, which its [`Direction`] selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvolutionMemory {
     pub input: Address,

@@ -83,8 +83,8 @@ impl Engine {
         &self.upload_waiter
     }
 
-    /// Returns the thread that waits for copies into IPC buffers and unmaps the buffers of other processes; it
-    /// allocates no memory.
+    /// Returns the thread that waits for copies into IPC buffers and unmaps the buffers of other processes.
+    /// Jobs on this thread allocate no memory.
     pub(super) fn peer_waiter(&self) -> &WaiterThread {
         &self.peer_waiter
     }
@@ -111,8 +111,8 @@ impl Engine {
     /// Allocates device memory for a tensor that kernels will write.
     ///
     /// # Errors
-    /// `ResourceExhausted` with the tensor, the node that requests the memory and the nodes that hold most;
-    /// `Unimplemented` for dtypes without a device representation.
+    /// `ResourceExhausted`, with a message that lists the tensor, the node that requests the memory and the nodes
+    /// that hold most memory; `Unimplemented` for dtypes without a device representation.
     pub(super) fn allocate(
         self: &Arc<Engine>,
         node: &Arc<str>,
@@ -151,7 +151,8 @@ impl Engine {
         self.capture_stream.as_ref().map(Mutex::lock)
     }
 
-    /// Copies a host tensor to the GPU; the copy is enqueued, and users of the tensor are ordered after it.
+    /// Copies a host tensor to the GPU. The copy is only enqueued; work on the tensor is ordered after the
+    /// copy.
     ///
     /// # Errors
     /// `ResourceExhausted`, and the driver's.
@@ -193,8 +194,8 @@ impl Engine {
         }
     }
 
-    /// Enqueues the copy of a tensor that is in pinned memory to the GPU, and holds the tensor until the copy
-    /// has ended.
+    /// Enqueues the copy to the GPU of a tensor that is already in pinned memory, and holds the tensor until
+    /// the copy has ended.
     fn copy_in_place(&self, to: Address, tensor: &Tensor, bytes: &[u8]) -> Result<Arc<Mark>> {
         let from = PinnedMemory { address: bytes.as_ptr() as usize, len: bytes.len() };
         self.driver.copy_in(to, from, bytes.len(), self.streams.id(Stream::In))?;
@@ -230,15 +231,15 @@ impl Engine {
         last?.map_or_else(|| self.streams.mark(Stream::In), Ok)
     }
 
-    /// Returns the path by which a tensor of another GPU is copied to this one.
+    /// Returns the path by which a tensor of another GPU is copied to this GPU.
     pub(super) fn copy_path_from(&self, other: &Engine) -> CopyPath {
         let is_same = std::ptr::eq(self, other);
         CopyPath::choose(is_same, || other.driver.enable_peer_access(&*self.driver))
     }
 
-    /// Copies a tensor from a GPU with peer access into this GPU's memory; the copy is enqueued, and users of
-    /// the tensor are ordered after it. The copy runs in a stream of the source GPU, behind the work that fills
-    /// the tensor there.
+    /// Copies a tensor from a GPU with peer access into this GPU's memory. The copy is only enqueued; work on
+    /// the copied tensor is ordered after the copy. The copy runs in a stream of the source GPU, after the work
+    /// that fills the source tensor.
     ///
     /// # Errors
     /// `ResourceExhausted`, and the drivers'.

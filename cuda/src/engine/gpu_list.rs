@@ -9,11 +9,11 @@ use std::sync::OnceLock;
 /// A GPU of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// Number of the GPU on the machine.
+    /// Number of the GPU on the machine, counted from 0.
     pub number: u32,
     /// Name of the model: `NVIDIA H100 80GB HBM3`.
     pub name: String,
-    /// Bytes of memory.
+    /// Total memory in bytes.
     pub memory: u64,
     /// Compute capability, major and minor: 9 and 0.
     pub capability: [u32; 2],

@@ -5,8 +5,8 @@
 /// choose algorithms, and inputs that occur only once are not worth a capture.
 const RUNS_BEFORE_CAPTURE: u32 = 2;
 
-/// Largest number of input signatures in the cache, and of graphs; the least recently used signature or graph
-/// is evicted.
+/// Largest number of input signatures, and of graphs, in the cache; when it is exceeded, the least recently
+/// used signature or graph is evicted.
 const MAX_SIGNATURES: usize = 16;
 const MAX_GRAPHS: usize = 4;
 
@@ -86,7 +86,7 @@ impl<S: PartialEq, G> GraphCache<S, G> {
         decision
     }
 
-    /// Returns the cached graph of the current run.
+    /// Returns the graph that is cached for the input signature of the current run.
     pub(super) fn captured(&mut self) -> Option<&mut G> {
         self.entries.last_mut()?.captured.as_mut()
     }

@@ -24,10 +24,10 @@ use std::time::{Duration, Instant};
 /// shareable memory.
 const MIN_BUFFER: usize = 2 << 20;
 
-/// IPC buffers may use one part in this number of the GPU's memory limit.
+/// All IPC buffers of a GPU together may use at most the GPU's memory limit divided by this number.
 const MEMORY_DIVISOR: u64 = 8;
 
-/// Time within which peers unmap a buffer after they are notified of its end.
+/// Time within which peers should unmap a buffer after it is closed.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Interval for polling whether peers have unmapped buffers.
@@ -36,7 +36,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Time after a failed allocation of an IPC buffer in which no further allocation is attempted.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Name of the buffers' memory in out-of-memory messages.
+/// Name under which out-of-memory messages list the memory of IPC buffers.
 const HOLDER: &str = "tensors that other processes read";
 
 /// A block of this GPU's memory that other processes may map.
@@ -76,7 +76,8 @@ impl Drop for IpcBuffer {
 #[derive(Debug, Default)]
 pub(super) struct IpcBuffers(Mutex<IpcBuffersState>);
 
-/// The state of a GPU's IPC buffers.
+/// The idle buffers of a GPU, the size of all its IPC buffers, and the times of closed buffers and failed
+/// allocations.
 #[derive(Debug, Default)]
 struct IpcBuffersState {
     /// Buffers that are not in use, in the order in which they were returned.
@@ -174,8 +175,8 @@ impl Pool {
         }
     }
 
-    /// Counts the bytes of a new buffer if all buffers stay within their part of the memory limit; returns
-    /// whether they do.
+    /// Counts the bytes of a new buffer if all buffers together stay within the memory limit for IPC buffers;
+    /// returns whether they do.
     fn try_add_bytes(&self, bytes: u64) -> bool {
         let mut ipc_buffers = self.ipc_buffers.0.lock();
         let fits = ipc_buffers.bytes + bytes <= self.limit / MEMORY_DIVISOR;
@@ -203,7 +204,8 @@ impl Pool {
 
     /// Frees a buffer's memory.
     fn close(&self, buffer: IpcBuffer) {
-        // The record is removed first, because the address may be reused as soon as the memory is freed.
+        // The allocation's record is removed first, because the address may be reused as soon as the memory is
+        // freed.
         self.remove_allocation(buffer.shared.address);
         let mut ipc_buffers = self.ipc_buffers.0.lock();
         ipc_buffers.bytes -= buffer.len as u64;
@@ -287,9 +289,9 @@ impl Engine {
         self.view(borrowed.window()).inspect_err(|_| borrowed.report_no_access())
     }
 
-    /// Copies a borrowed tensor of another process into this GPU's memory; the copy is enqueued, and users of
-    /// the tensor are ordered after it. The borrowed buffer is held until the copy has ended. Allocation,
-    /// mapping and enqueueing run on a waiter thread, because allocating and mapping may block.
+    /// Copies a borrowed tensor of another process into this GPU's memory. The copy is only enqueued; work on
+    /// the copied tensor is ordered after the copy. The borrowed buffer is held until the copy has ended.
+    /// Allocation, mapping and enqueueing run on a waiter thread, because allocating and mapping may block.
     pub(super) fn copy_borrowed(
         self: &Arc<Engine>,
         node: Arc<str>,

@@ -57,7 +57,7 @@ impl<'a> KernelStream<'a> {
         KernelStream { engine: capture.arena.engine(), capture: Some(capture) }
     }
 
-    /// Returns the driver's number of the stream.
+    /// Returns the driver's id of the CUDA stream.
     fn stream(&self) -> StreamId {
         self.capture.map_or_else(|| self.engine.streams().id(Stream::Compute), |capture| capture.stream)
     }
@@ -65,8 +65,8 @@ impl<'a> KernelStream<'a> {
     /// Allocates device memory for a tensor that kernels will write.
     ///
     /// # Errors
-    /// `ResourceExhausted` with the tensor, the node that requests the memory and the nodes that hold most;
-    /// `Unimplemented` for dtypes without a device representation.
+    /// `ResourceExhausted`, with a message that lists the tensor, the node that requests the memory and the nodes
+    /// that hold most memory; `Unimplemented` for dtypes without a device representation.
     pub fn allocate(&self, node: &Arc<str>, dtype: DType, shape: Shape) -> Result<DeviceTensor> {
         let tensor = match self.capture {
             Some(capture) => capture.arena.allocate(dtype, shape)?,
@@ -120,8 +120,8 @@ impl<'a> KernelStream<'a> {
         }
     }
 
-    /// Enqueues a kernel for `count` elements, one per thread until the grid's size is reached; enqueues
-    /// nothing for 0.
+    /// Enqueues a kernel for `count` elements: one element per thread, or several per thread if the grid would
+    /// exceed its largest size. Enqueues nothing if `count` is 0.
     ///
     /// # Errors
     /// The driver's.
@@ -129,9 +129,9 @@ impl<'a> KernelStream<'a> {
         self.launch_blocks(function, count.div_ceil(THREADS as usize), arguments)
     }
 
-    /// Like [`KernelStream::launch`], for a kernel whose threads each handle several elements. The elements of
-    /// a thread are a multiple of `period` apart, unless that takes too many blocks, so that a thread computes
-    /// values that depend only on the index modulo `period` once.
+    /// Like [`KernelStream::launch`], for a kernel whose threads each handle several elements. The number of
+    /// threads in the grid is a multiple of `period` if possible: then all elements of a thread have the same
+    /// index modulo `period`, and values that depend only on that remainder are computed once per thread.
     ///
     /// # Errors
     /// The driver's.
@@ -158,9 +158,9 @@ impl<'a> KernelStream<'a> {
         self.driver().launch(function.id, grid, arguments, self.stream())
     }
 
-    /// Enqueues the work on one tensor of a kernel that takes a `Pieces` structure (see `prelude.cu`), followed
-    /// by the arguments `shared`. During a capture the piece is held back and batched with following pieces of
-    /// the same kernel until other work is enqueued.
+    /// Enqueues the work on one tensor of a kernel whose arguments are a `Pieces` structure (see `prelude.cu`)
+    /// and then `shared`. During a capture the piece is held back until other work is enqueued, and launched in
+    /// one batch with the following pieces of the same kernel.
     ///
     /// # Errors
     /// The driver's.
@@ -190,7 +190,7 @@ impl<'a> KernelStream<'a> {
         self.launch_blocks(&pieces.function, pieces.blocks(), &pieces.arguments())
     }
 
-    /// Calls an NVIDIA library, which may enqueue work behind the kernels.
+    /// Calls an NVIDIA library, which may enqueue work after the kernels enqueued so far.
     ///
     /// # Errors
     /// Those of `call`.
@@ -199,7 +199,7 @@ impl<'a> KernelStream<'a> {
         call(self.driver(), self.stream())
     }
 
-    /// Returns the driver, for queries such as the workspace of a call.
+    /// Returns the driver, for queries such as the workspace size of a library call.
     pub fn driver(&self) -> &'a dyn Driver {
         &**self.engine.driver()
     }
@@ -242,8 +242,8 @@ fn strided_blocks(count: usize, period: usize) -> usize {
     const ELEMENTS_PER_THREAD: usize = 4;
     let all = count.div_ceil(THREADS as usize);
     let blocks = (all / ELEMENTS_PER_THREAD).clamp(BUSY_BLOCKS, MAX_STRIDED_BLOCKS).min(all);
-    // The number of blocks must be a multiple of this factor of `period`; `THREADS` contains the powers of two
-    // that are shifted out.
+    // The number of threads is a multiple of `period` if the number of blocks is a multiple of `rest`: `period`
+    // without the powers of two that it has in common with `THREADS`.
     let rest = period >> period.trailing_zeros().min(THREADS.trailing_zeros());
     match blocks.checked_rem(rest) {
         Some(over) if over < blocks => blocks - over,

@@ -240,7 +240,8 @@ impl Library {
     /// `Unavailable` if the library is missing, or lacks a function that is called in it.
     pub fn find(&self) -> Result<FoundLibrary> {
         let (library, found) = self.open()?;
-        // The library is never unloaded: its exit code would run while other code uses it.
+        // The library is never unloaded: unloading would run its exit code while other code still uses the
+        // library.
         std::mem::forget(library);
         Ok(found)
     }

@@ -26,7 +26,7 @@ pub struct Block {
     order: Mutex<Order>,
 }
 
-/// The owner of a block's memory, to which the memory goes back.
+/// The owner of a block's memory, to which the memory is returned when the block is dropped.
 #[derive(Debug)]
 enum Owner {
     /// The GPU's memory pool.
@@ -35,8 +35,8 @@ enum Owner {
     Arena(Arc<Arena>),
     /// An IPC buffer, which other processes may map.
     IpcBuffer(IpcBuffer),
-    /// Another block at the same address, which outlives this one; this block is a stand-in for it in a
-    /// capture.
+    /// The original block at the same address, which outlives this block; captured kernels use this block in
+    /// its place.
     Other,
 }
 
@@ -57,14 +57,15 @@ impl BlockId {
 struct Order {
     /// The CUDA stream that wrote the block last, or for which the block was allocated.
     writer: Stream,
-    /// The event at which the copy that fills the block ends, until the compute stream has waited for it.
+    /// The event at the end of the copy that fills the block; `None` once the compute stream waits for that
+    /// event.
     filled: Option<Arc<Mark>>,
-    /// The events at which the copies that read the block end.
+    /// The events at the ends of the copies that read the block.
     readers: SmallVec<[Arc<Mark>; 1]>,
 }
 
 impl Block {
-    /// Returns a block that kernels will write.
+    /// Returns a block of the GPU's memory pool that kernels will write.
     pub(super) fn new(engine: Arc<Engine>, address: Address, len: usize) -> Block {
         let order = Order { writer: Stream::Compute, filled: None, readers: SmallVec::new() };
         Block { engine, id: BlockId::fresh(), owner: Owner::Pool, address, len, order: Mutex::new(order) }
@@ -77,7 +78,7 @@ impl Block {
         block
     }
 
-    /// Returns a second block for the same memory, with a reference count of its own, as a stand-in in a
+    /// Returns a second block for the same memory, with a reference count of its own, for the kernels of a
     /// capture. Work enqueued after this call runs after the work that wrote the memory.
     ///
     /// # Errors
@@ -168,9 +169,9 @@ impl Block {
         Ok(mark)
     }
 
-    /// Returns the address for work that reads the block and is enqueued next in `stream`. The caller holds the
-    /// block until it has passed the end of that work to [`add_reader`](Block::add_reader); a block with other
-    /// holders is not changed in place.
+    /// Returns the address for the next work in `stream`, which reads the block. The caller keeps its reference
+    /// to the block until it has passed the event at the end of that work to [`add_reader`](Block::add_reader),
+    /// because a block with several references is not changed in place.
     ///
     /// # Errors
     /// The driver's.
@@ -241,8 +242,8 @@ impl Drop for Block {
             Owner::Other => return,
         }
         let last = order.readers.last().map_or(order.writer, |mark| mark.stream);
-        // Errors are ignored: a driver that cannot order streams has failed before, and that call has returned
-        // the error.
+        // Errors are ignored: if the driver cannot order streams, an earlier call has already failed and
+        // returned the error.
         for mark in &order.readers {
             let _ = streams.wait(last, mark);
         }

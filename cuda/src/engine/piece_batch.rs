@@ -20,7 +20,7 @@ const CHUNK: usize = 1024;
 pub struct Piece {
     /// The kernel's arguments for this piece, a fixed number of words per kernel.
     words: SmallVec<[i64; 6]>,
-    /// Number of elements.
+    /// Number of elements of the piece's tensor.
     count: usize,
     /// The address ranges that the piece reads.
     reads: SmallVec<[Range<u64>; 2]>,

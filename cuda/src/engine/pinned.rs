@@ -42,7 +42,7 @@ impl Default for IdleBlocks {
 #[derive(Debug, Default)]
 struct PinnedBlock {
     pinned: PinnedMemory,
-    /// The memory file of the block, if other processes may map it.
+    /// The shared memory file that backs the block, if other processes may map it.
     shared: Option<SharedMemory>,
 }
 
@@ -91,15 +91,15 @@ impl IdleBlocks {
 /// Number of idle bytes that the pool of each GPU may always keep.
 const MIN_IDLE_LIMIT: usize = 1 << 30;
 
-/// Idle blocks of all GPUs of the process may take one part in this number of the process's tensor memory limit
-/// or of the machine's available memory, whichever is smaller, because other processes need memory too. Blocks
-/// beyond this limit are freed.
+/// Idle blocks of all GPUs of the process together may use at most the process's tensor memory limit or the
+/// machine's available memory, whichever is smaller, divided by this number. Blocks beyond this limit are
+/// freed, because other processes need memory too.
 const IDLE_DIVISOR: u64 = 8;
 
 /// Idle bytes of all GPUs of the process.
 static IDLE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Block sizes are multiples of a page.
+/// Size of a memory page in bytes. Block sizes are multiples of a page.
 const PAGE: usize = 4096;
 
 /// The sizes of blocks larger than this are multiples of a sixteenth of the next power of two, because rounding

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// A `.cu` file. `prelude.cu` is put before each.
+/// A `.cu` file. The text of `prelude.cu` is put before the text of the file when it is compiled.
 #[derive(Debug)]
 pub struct Source {
     /// Name of the file, for error messages.
@@ -36,19 +36,19 @@ impl Source {
 }
 
 impl Program {
-    /// Returns the text for the compiler: the prelude and the file.
+    /// Returns the text to compile: the prelude, followed by the program's source text.
     pub fn source(&self) -> String {
         [include_str!("../kernels/prelude.cu"), &self.text].concat()
     }
 }
 
-/// A loaded kernel.
+/// A kernel that is loaded into a GPU's memory.
 #[derive(Debug)]
 pub struct Function {
     pub(super) id: FunctionId,
 }
 
-/// The loaded kernels of one GPU.
+/// The loaded kernels of one GPU, by program.
 #[derive(Debug, Default)]
 pub(super) struct Programs(Mutex<FxHashMap<Program, Arc<Function>>>);
 

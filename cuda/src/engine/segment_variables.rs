@@ -48,7 +48,7 @@ impl SegmentVariables {
         }
         let mut found: Vec<(Arc<Variable>, Access)> =
             of_inputs.iter().zip(accesses).filter_map(|(v, access)| Some((v.clone()?, *access))).collect();
-        // A variable that several inputs refer to is kept once, with the strongest access, which is sorted
+        // If several inputs refer to a variable, only the entry with the strongest access is kept; it is sorted
         // first.
         found.sort_by_key(|(variable, access)| (Arc::as_ptr(variable), std::cmp::Reverse(*access)));
         found.dedup_by(|(a, _), (b, _)| Arc::ptr_eq(a, b));

@@ -25,12 +25,12 @@ pub enum Stream {
 pub(super) struct Streams {
     driver: Arc<dyn Driver>,
     ids: [StreamId; 5],
-    /// Events for reuse.
+    /// Events that are not in use and may be recorded again.
     idle: Arc<Mutex<Vec<EventId>>>,
 }
 
 impl Streams {
-    /// Creates the streams.
+    /// Creates one CUDA stream for each [`Stream`].
     pub(super) fn new(driver: Arc<dyn Driver>) -> Result<Streams> {
         let mut ids = [StreamId(0); 5];
         for id in &mut ids {

@@ -20,7 +20,8 @@ template <class W> struct Softplus_ {
         return x > -threshold ? x : x < threshold ? exp(x) : log1p(exp(x));
     }
 };
-// The logarithm of the dtype's machine epsilon, plus 2.
+// The threshold of softplus, which is exp(x) below the threshold, and x above its negative: the logarithm of
+// the dtype's machine epsilon, plus 2.
 __device__ inline float threshold_of(float) {
     return -13.942385f;
 }
@@ -36,7 +37,8 @@ MAP(Selu, x < (W)0 ? (W)1.7580993408473769 * expm1(x) : (W)1.0507009873554805 * 
 MAP(Softplus, Softplus_<W>::of(x, threshold_of(x)))
 MAP(Softsign, x / ((W)1 + fabs(x)))
 
-// The derivative is multiplied, not selected, so that a NaN gradient stays NaN where the derivative is 0.
+// The gradient is multiplied by the derivative 0 or 1, not selected by a condition, so that a NaN gradient
+// stays NaN where the derivative is 0.
 ZIP(ReluGrad, g *(W)(x > (W)0))
 ZIP(Relu6Grad, g *(W)(x > (W)0 && x < (W)6))
 ZIP(LeakyReluGrad, x > (W)0 ? g : g *(W)(float)parameter)

@@ -15,7 +15,8 @@ __device__ inline double first_series(int order, double x) {
     return sum;
 }
 
-// e^-|x| I(x); for |x| > 30 the expansion is exact to the last digit.
+// e^-|x| I(x), by the power series, or for |x| > 30 by the asymptotic expansion, which is exact to the last
+// digit there.
 __device__ inline double first_scaled(int order, double x) {
     double size = fabs(x), value;
     if (size <= 30.0) {
@@ -115,8 +116,8 @@ template <class F> __device__ inline double second_kind(double x) {
         }                                                                                                              \
     };
 
-// I and K without the suffix `e` are products in the kernel's own dtype, so they overflow where its exponential
-// does.
+// I and K without the suffix `e` are multiplied by an exponential in the kernel's own dtype, so they overflow
+// where the exponential of that dtype does.
 MAP(BesselI0e, first_scaled(0, x))
 MAP(BesselI1e, first_scaled(1, x))
 MAP(BesselI0, exp(fabs(x)) * (W)first_scaled(0, x))

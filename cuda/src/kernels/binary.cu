@@ -60,7 +60,7 @@ __device__ inline i64 power(i64 x, i64 y) {
     return product;
 }
 
-// A shift count, clamped to the bits of T.
+// A shift count, clamped to 0 and the number of bits of T minus 1.
 template <class T> __device__ inline int places(T by) {
     const T most = sizeof(T) * 8 - 1;
     return (int)(by > most ? most : by > 0 ? by : (T)0);

@@ -42,7 +42,7 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
         "RightShift" = "RightShift";
 };
 
-/// Integer dtypes other than `int64`; results wrap to the size of the dtype.
+/// Integer dtypes other than `int64`; results wrap around on overflow.
 const OTHERS: &[DType] = &[Int8, Int16, UInt8, UInt16, UInt32, UInt64];
 /// Integer dtypes of `Add`, which accepts fewer dtypes than `AddV2`.
 const OLD_OTHERS: &[DType] = &[Int8, Int16, UInt8];

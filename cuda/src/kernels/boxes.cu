@@ -120,8 +120,8 @@ __global__ void crop_boxes_gradient(const float *dy, const T *x, const float *bo
                 slope * ((1.0f - down.part) * (near.b - near.a) + down.part * (near.d - near.c))};
             for (int axis = 0; axis < 2; axis++) {
                 float last = (float)(crops.image[axis] - 1);
-                // `end` is the derivative of the position by the box's end; the derivative by its start is last
-                // - end.
+                // `end` is the derivative of the position with respect to the box's end; the derivative with
+                // respect to the box's start is last - end.
                 float end =
                     crops.crop[axis] == 1 ? 0.5f * last : (float)at[1 + axis] * (last / (float)(crops.crop[axis] - 1));
                 sums[axis] += slopes[axis] * (last - end);

@@ -1,4 +1,4 @@
-//! Crops of boxes in images, resized to one size, and their gradients; `suppress` holds non-maximum
+//! Crops of boxes in images, resized to one size, and their gradients; the module `suppress` has non-maximum
 //! suppression. The index of each box's image is in host memory; a box with a non-finite side is outside its
 //! image.
 
@@ -41,7 +41,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// Returns the `Crops` structure of the `.cu` file.
+/// Returns the fields of the `Crops` structure of `boxes.cu`, in the order of declaration.
 fn words([_, rows, columns, channels]: [usize; 4], crop: [usize; 2], is_nearest: bool) -> [i64; 6] {
     [rows, columns, crop[0], crop[1], channels, usize::from(is_nearest)].map(|word| word as i64)
 }
@@ -74,7 +74,7 @@ fn crop(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel of the gradient with respect to the image.
+/// Makes the kernel of `CropAndResizeGradImage`, the gradient with respect to the image.
 fn image_gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     let (is_nearest, dtype) = (CropMethod::of(init)? == CropMethod::Nearest, init.output_type(0));
     let gradient = function(init, &SOURCE, format!("crop_image_gradient<{}>", type_name(dtype)?))?;
@@ -95,7 +95,7 @@ fn image_gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel of the gradient with respect to the boxes.
+/// Makes the kernel of `CropAndResizeGradBoxes`, the gradient with respect to the boxes.
 fn boxes_gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     let name = format!("crop_boxes_gradient<{}>", type_name(init.input_type(1))?);
     let gradient = function(init, &SOURCE, name)?;

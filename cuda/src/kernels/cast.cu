@@ -1,7 +1,8 @@
 // Conversions from one dtype to another.
 
-// Floats are truncated to integers as on the CPU: a value that a 32-bit register (64 bits for the wider types)
-// does not hold, NaN included, becomes the least value; narrower types then take the low bits.
+// Converts a float to an integer by truncation, as the CPU does: NaN, and a value that does not fit into a
+// 32-bit register (64 bits for the wider types), becomes the least value of that register; narrower types take
+// the register's low bits.
 template <class To, class W> __device__ inline To cut(W x) {
     const W half = (W)9223372036854775808.0;
     if (sizeof(To) < 4 || ((To)-1 < (To)0 && sizeof(To) == 4))

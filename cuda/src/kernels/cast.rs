@@ -32,8 +32,8 @@ pub(super) fn function(init: &KernelInit<'_>, from: DType, to: DType) -> Result<
     support::function(init, &SOURCE, format!("cast<{}, {}>", type_name(from)?, type_name(to)?))
 }
 
-/// Conversion of a result to its dtype from the wider dtype in which it was computed; nothing if both are the
-/// same.
+/// The conversion of a result to its own dtype from the wider dtype in which it was computed; no kernel runs if
+/// the two dtypes are equal.
 #[derive(Debug)]
 pub(super) struct Narrowing {
     to: DType,
@@ -41,7 +41,7 @@ pub(super) struct Narrowing {
 }
 
 impl Narrowing {
-    /// Loads the conversion to a dtype.
+    /// Loads the kernel that converts to dtype `to` from the dtype in which results of dtype `to` are computed.
     pub(super) fn new(init: &KernelInit<'_>, to: DType) -> Result<Narrowing> {
         let from = support::wide(to);
         let function = if from == to { None } else { Some(function(init, from, to)?) };
@@ -76,7 +76,7 @@ fn cast(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel of `Bitcast`, which passes the bytes on as elements of another dtype.
+/// Makes the kernel of `Bitcast`, which outputs the bytes of its input as elements of another dtype.
 fn bitcast(init: &KernelInit<'_>) -> Result<Kernel> {
     let (from, to) = (init.input_type(0), init.output_type(0));
     Kernel::sync(move |ctx| {

@@ -57,7 +57,7 @@ struct AdjustSaturation {
     }
 };
 
-// Changes pixels of three channels; one thread per pixel.
+// Applies F with the amount `by` to each pixel of three channels; one thread per pixel.
 template <class F, class T> __global__ void pixels(const T *x, T *y, i64 n, double by) {
     typedef Wide<T> W;
     EACH(i, n) {
@@ -70,7 +70,8 @@ template <class F, class T> __global__ void pixels(const T *x, T *y, i64 n, doub
     }
 }
 
-// Scales each channel's distance from its mean in the image; one block per channel of an image.
+// Scales the distance of each element from the mean of its channel in the image; one block per channel of an
+// image.
 template <class T> __global__ void contrast(const T *x, T *y, i64 n, i64 size, i64 channels, double factor) {
     EACH_BLOCK(i, n) {
         i64 start = i / channels * size * channels + i % channels;

@@ -29,8 +29,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("HSVToRGB", &[("T", FLOATS)], |init| pixels(init, "")),
 ];
 
-/// Makes a kernel that changes each pixel; `amount` is the name of the scalar input that says by how much, or
-/// empty if there is none.
+/// Makes a kernel that changes each pixel; `amount` is the name of the scalar input that determines the size of
+/// the change, or empty if the op has no such input.
 fn pixels(init: &KernelInit<'_>, amount: &'static str) -> Result<Kernel> {
     let (op, dtype) = (init.node.op.name(), init.output_type(0));
     let change = function(init, &SOURCE, format!("pixels<{op}, {}>", type_name(dtype)?))?;

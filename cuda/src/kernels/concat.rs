@@ -124,7 +124,8 @@ impl ColumnMover {
         Ok(ColumnMover(function(init, &SOURCE, format!("side_by_side<{}>", copied_type_name(dtype)?))?))
     }
 
-    /// Copies `parts` into `joined`, or `joined` into `parts`; all are seen as matrices of `rows` rows.
+    /// Copies `parts` into `joined`, or `joined` into `parts`; all tensors are treated as matrices of `rows`
+    /// rows.
     pub(super) fn run(
         &self,
         ctx: &KernelContext<'_>,

@@ -48,7 +48,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// The shapes of a convolution's input and filter. A gradient op has an input with the sizes of its result.
+/// The shapes of a convolution's input and filter. A gradient op computes one of the two tensors, and gets the
+/// shape of that tensor as an input.
 struct ConvShapes {
     direction: Direction,
     input: Shape,
@@ -231,7 +232,8 @@ impl Convolver {
         Some(self.conv.format.of_nhwc([(0, 0), rows, columns, (0, 0)]))
     }
 
-    /// Returns the image, copied into a padded tensor if the padding before and after it differs.
+    /// Returns the image, copied into a padded tensor if the padding before the image differs from the padding
+    /// after it.
     fn padded(
         &self,
         ctx: &KernelContext<'_>,
@@ -245,7 +247,8 @@ impl Convolver {
     }
 
     /// Enqueues the library's convolution on image, filter and output. The filter is in the library's axis
-    /// order; the image contains its padding if the padding before and after it differs.
+    /// order. If the padding before the image differs from the padding after it, the image contains its
+    /// padding.
     fn enqueue(&self, ctx: &KernelContext<'_>, sizes: &ConvSizes, tensors: [&DeviceTensor; 3]) -> Result<()> {
         let [image, filter, output] = tensors;
         let stream = kernel_stream(ctx)?;
@@ -370,7 +373,7 @@ fn workspace(
     }
 }
 
-/// The part of the padding along one axis of an image that windows cover, before and after the image.
+/// The part of the padding along one axis that windows cover: before the image, and after it.
 struct AxisPadding {
     before: usize,
     after: usize,

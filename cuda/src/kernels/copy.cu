@@ -9,8 +9,8 @@ __device__ inline void move(const E *from, E *to, i64 n, i64 from_start, i64 to_
     }
 }
 
-// Copies a box of elements. With `in_packs` packs of 16 bytes are copied, and all counts, offsets and strides are in
-// packs.
+// Copies a box of elements. If `in_packs` is set, packs of 16 bytes are copied, and all counts, offsets and
+// strides are in packs.
 template <class E>
 __global__ void moved(const E *from, E *to, i64 n, i64 from_start, i64 to_start, i64 in_packs, Axes<2> axes) {
     if (in_packs)
@@ -43,8 +43,8 @@ __device__ inline void move_parts(E *joined, i64 n, i64 total, i64 first, bool j
     }
 }
 
-// Joins parts side by side, or splits the joined matrix. With `in_packs` packs of 16 bytes are copied, and all
-// counts and column numbers are in packs.
+// Joins parts side by side, or splits the joined matrix. If `in_packs` is set, packs of 16 bytes are copied,
+// and all counts and column numbers are in packs.
 template <class E>
 __global__ void side_by_side(E *joined, i64 n, i64 total, i64 first, i64 joins, i64 in_packs, Parts parts) {
     if (in_packs)

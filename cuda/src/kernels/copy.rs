@@ -58,7 +58,8 @@ impl Mover {
     }
 }
 
-/// Makes the kernel of an op whose output is a strided box of its first input; `take` returns the box.
+/// Makes the kernel of an op whose output is a strided box of its first input; `take` returns the shape and
+/// layout of the box.
 pub(super) fn make_box_copy(
     init: &KernelInit<'_>,
     take: impl Fn(&KernelContext<'_>) -> Result<InputBox> + Send + Sync + 'static,

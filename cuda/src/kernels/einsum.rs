@@ -37,7 +37,7 @@ struct EinsumKernels {
 }
 
 impl EinsumKernels {
-    /// Computes the result.
+    /// Computes the einsum of the node's inputs.
     fn run(&self, ctx: &mut KernelContext<'_>, plan: &EinsumPlan) -> Result<DeviceTensor> {
         let dtype = ctx.device_input(0)?.dtype;
         if plan.results() == 0 || plan.product.is_some_and(|[_, _, k, _]| k == 0) {
@@ -55,8 +55,8 @@ impl EinsumKernels {
         if is_packed(&plan.to) && plan.shape.num_elements() == plan.results() {
             return Ok(DeviceTensor { shape: plan.shape.clone(), ..results });
         }
-        // If the output has repeated indices, only elements on the diagonal are written, so the others are set
-        // to zero.
+        // If the output has repeated indices, only elements on the diagonal are written, so all other elements
+        // are set to zero.
         let out = match plan.shape.num_elements() == plan.results() {
             true => allocate(ctx, dtype, plan.shape.clone())?,
             false => zeros(ctx, dtype, plan.shape.clone())?,

@@ -34,7 +34,7 @@ pub(super) fn broadcast(_: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<P
     Plan::new(x, y)
 }
 
-/// Returns the plan without broadcasting; fails if the shapes differ in the number of elements.
+/// Returns the plan of an op on two operands without broadcasting; fails if their numbers of elements differ.
 pub(super) fn same_size(_: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<Plan> {
     if x.num_elements() != y.num_elements() {
         device::invalid!(
@@ -46,7 +46,7 @@ pub(super) fn same_size(_: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<P
     Ok(Plan::flat(x))
 }
 
-/// Returns the plan without broadcasting; fails if the shapes differ.
+/// Returns the plan of an op on two operands without broadcasting; fails if their shapes differ.
 pub(super) fn same_shape(ctx: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<Plan> {
     if x != y {
         let (name, op) = (&ctx.node().name, ctx.node().op.name());
@@ -74,8 +74,8 @@ pub(super) fn zip(
         let plan = check_shapes(ctx, &x.shape, &y.shape)?;
         let axes = Axes::new(plan.axes().map(|(size, steps)| (size, steps.map(|s| s as isize))))?;
         let shape = plan.shape().clone();
-        // The result may be written in place of an operand of its size; an operand that broadcasts is smaller,
-        // so it is never overwritten before it is read.
+        // The result may be written to the memory of an operand of the same size. The memory of an operand that
+        // broadcasts is too small, so no element is overwritten before it is read.
         let fits_y = y.shape.num_elements() == shape.num_elements();
         let z = if fits_y && x.shape.num_elements() != shape.num_elements() {
             allocate_or_reuse(ctx, &mut y, to, shape)?

@@ -75,7 +75,8 @@ __device__ inline double square(c128 x) {
 }
 
 #define EPSILON 2.220446049250313e-16
-// Largest number of sweeps over all pairs of columns. Jacobi's method converges to rounding error before that.
+// Largest number of sweeps over all pairs of columns. Jacobi's method converges to rounding error in fewer
+// sweeps.
 #define SWEEPS 60
 
 // A row-major matrix in working memory.
@@ -88,8 +89,8 @@ template <class E> struct Matrix {
     }
 };
 
-// Number of threads that process a pair of columns together; `reflect` uses as many neighbouring columns at a
-// time.
+// Number of threads that process a pair of columns together, and number of neighbouring columns that `reflect`
+// processes at a time.
 #define SHARED 32
 #define GROUPS (THREADS / SHARED)
 
@@ -272,7 +273,7 @@ __global__ void self_adjoint(const T *x, T *values, T *vectors, i64 n, i64 size,
                 const double other = real(a(j, j));
                 place += other < own || (other == own && j < i);
             }
-            // NaN values have no order, so they keep their places.
+            // If the iteration has not converged, all values are NaN and stay in the order of the diagonal.
             places[i] = is_done ? place : i;
             values[m * size + places[i]] = Stored<T>::of(Real<E>::of(is_done ? own : none));
         }
@@ -358,8 +359,8 @@ __global__ void singular(const T *x, T *values, T *u, T *v, i64 n, i64 rows, i64
     const double enough = EPSILON * sqrt((double)length);
     EACH_BLOCK(m, n) {
         E *at = work + m * (size * length + size * size + count * length + count + 2 * size);
-        // `w` is the matrix being rotated, `turns` the singular vectors of the shorter side, and `all` those of
-        // the longer side; each row holds one column.
+        // Each row of these matrices holds one column: of the matrix being rotated (`w`), of the singular
+        // vectors of the shorter side (`turns`), and of the singular vectors of the longer side (`all`).
         const Matrix<E> w = {at, size, length}, turns = {at + size * length, has_vectors ? size : 0, size};
         const Matrix<E> all = {at + size * length + size * size, count, length};
         E *dots = all.at + count * length;

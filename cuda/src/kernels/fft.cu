@@ -1,5 +1,5 @@
-// Fourier transforms along an axis, in double precision, by Stockham's algorithm: one pass for each factor of
-// the length, from one buffer to another; the result is in natural order.
+// Fourier transforms along an axis, in double precision, by Stockham's algorithm: one pass over memory for each
+// factor of the length, from one buffer to the other; the result is in natural order.
 
 __device__ inline c128 widened(float x) {
     return {x, 0.0};
@@ -40,7 +40,7 @@ template <class T> __global__ void give(const c128 *x, T *y, i64 n, double by, A
 }
 
 // Does one pass, for one factor of the length. `done` is the product of the factors of earlier passes; `turns`
-// is -1 for a forward transform and 1 for an inverse transform.
+// is the sign of the exponent, -1 for a forward transform and 1 for an inverse transform.
 __global__ void pass(const c128 *x, c128 *y, i64 n, i64 length, i64 inner, i64 factor, i64 done, double turns) {
     const i64 span = done * factor, step = length / factor * inner;
     EACH(i, n) {

@@ -66,8 +66,8 @@ impl WorkBuffers {
     }
 }
 
-/// Returns the iteration over a box of shape `taken` that begins at index 0 of each axis of a tensor of shape
-/// `whole`.
+/// Returns the axes of an iteration over a box of shape `taken` that begins at index 0 of each axis of a tensor
+/// of shape `whole`.
 fn within(taken: &Shape, whole: &Shape) -> Result<Axes<1>> {
     let strides = whole.strides();
     Axes::new(taken.iter().zip(strides).map(|(&size, step)| (size, [step as isize])))
@@ -85,7 +85,8 @@ impl Transform {
         })
     }
 
-    /// Copies a box of the input, which begins at index 0 of each axis, to working memory of this shape.
+    /// Copies a box of the input, which has this shape and begins at index 0 of each axis, to new working
+    /// memory.
     fn load(&self, ctx: &KernelContext<'_>, x: &DeviceTensor, shape: Shape) -> Result<WorkBuffers> {
         let axes = within(&shape, &x.shape)?;
         let work = WorkBuffers::new(ctx, shape)?;
@@ -133,7 +134,8 @@ impl Transform {
         Ok(whole)
     }
 
-    /// Sets output 0 to `out`, into which the leading values along each axis are copied, divided by `by`.
+    /// Copies a box of the working memory, which begins at index 0 of each axis, to `out`, divided by `by`, and
+    /// sets output 0 to `out`.
     fn store(
         &self,
         ctx: &mut KernelContext<'_>,

@@ -3,7 +3,8 @@
 use super::host::same_as_cpu;
 use device::kernel::{ALL_ARGUMENTS, KernelDef};
 
-/// Defines the kernel of a function's argument or result, which passes its value on in host or device memory.
+/// Defines the kernel of a function's argument or result, which outputs its input unchanged, in host or device
+/// memory.
 const fn end(op: &'static str) -> KernelDef {
     KernelDef { any_memory: ALL_ARGUMENTS, ..same_as_cpu(op, &[], &[]) }
 }

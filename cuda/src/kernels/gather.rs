@@ -1,5 +1,5 @@
-//! Gathering elements by index. The CPU's kernels fail for an index out of range, but these give zeros, like
-//! TensorFlow's, because a kernel cannot report an error.
+//! Gathering elements by index. For an index out of range the CPU's kernels fail, but the GPU's kernels give
+//! zeros, like TensorFlow's, because they cannot report an error.
 
 use super::support::{COPIED, allocate, copied_type_name, function, launch, read, type_name, write};
 use crate::engine::{Arguments, Source};
@@ -103,8 +103,8 @@ impl Gather {
 /// Largest length of an index vector: `MOST_AXES` in `Indexed` of the `.cu` files.
 const MOST_INDEXED: usize = 8;
 
-/// Returns the `Indexed` structure of the `.cu` files: `depth`, and the sizes and strides of the first `depth`
-/// axes.
+/// Returns the fields of the `Indexed` structure of the `.cu` files: `depth`, and the sizes and strides of the
+/// first `depth` axes.
 pub(super) fn indexed(shape: &Shape, depth: usize) -> Result<impl Iterator<Item = i64>> {
     if depth > MOST_INDEXED {
         return Err(Error::unimplemented(format!(

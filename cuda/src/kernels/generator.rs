@@ -112,7 +112,8 @@ fn integers(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes a kernel that skips numbers of a generator; with `reads` output 0 is the generator's state before.
+/// Makes a kernel that skips numbers of a generator; if `reads` is set, output 0 is the generator's state
+/// before the skip.
 fn skip(init: &KernelInit<'_>, reads: bool) -> Result<Kernel> {
     let generator_kernel = GeneratorKernel::new(init)?;
     Kernel::sync(move |ctx| {

@@ -74,7 +74,8 @@ fn fixed_width(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel of `Bincount`; with `is_binary` it records presence instead of counts.
+/// Makes the kernel of `Bincount`; if `is_binary` is set, the output is 1 for a number that occurs and 0 for
+/// other numbers, not a count.
 fn bincount(init: &KernelInit<'_>, is_binary: bool) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let name = format!("bincount<{}, {}>", type_name(dtype)?, type_name(init.input_type(0))?);
@@ -83,7 +84,7 @@ fn bincount(init: &KernelInit<'_>, is_binary: bool) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let (numbers, counted) = (ctx.device_input(0)?, BincountInputs::of(ctx)?);
         let sums = zeros(ctx, dtype, counted.shape()?)?;
-        // With `is_binary` weights are ignored, because an output only says if a number occurs.
+        // If `is_binary` is set, weights are ignored, because an output only tells if a number occurs.
         let has_weights = counted.is_weighted && !is_binary;
         let weights = if has_weights { read(ctx.device_input(2)?)? } else { Address(0) };
         let n = numbers.shape.num_elements();

@@ -1,6 +1,6 @@
 //! Kernels that a GPU shares with the CPU, because they read no elements, or their inputs are in host memory on
-//! all devices. Tensors of `int32`, usually shapes and counts, stay in host memory as in TensorFlow, so all
-//! their kernels are of this kind.
+//! all devices. Tensors of `int32`, usually shapes and counts, stay in host memory as in TensorFlow, so a GPU
+//! shares all kernels for `int32` with the CPU.
 
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit, ON_HOST};
 use device::segment_runner::CaptureClass;
@@ -70,10 +70,10 @@ macro_rules! rows {
     };
 }
 
-/// The kernels that a GPU shares with the CPU. `passing` lists ops that output their input unchanged or its
-/// shape, each with its arguments that are in host memory; `of_shapes` and `elsewhere` list ops with all
-/// arguments in host memory, `of_shapes` those whose results depend only on shapes and host inputs; `int32`
-/// lists ops whose kernels for `int32` run on the host.
+/// The kernels that a GPU shares with the CPU. `passing` lists ops that output their input or its shape, each
+/// with its arguments in host memory. `of_shapes` and `elsewhere` list ops with all arguments in host memory;
+/// the results of the ops in `of_shapes` depend only on shapes and host inputs. `int32` lists ops whose kernels
+/// for `int32` run on the host.
 pub(super) const KERNELS: &[KernelDef] = rows! {
     passing:
         "Identity" "T" &[];

@@ -1,5 +1,5 @@
-//! Kernels that check their input for NaN and infinity, and output it unchanged. A kernel completes when the
-//! result of the check has been downloaded; no thread waits for the GPU.
+//! Kernels that check their input for NaN and infinity, and output the input unchanged. A kernel completes when
+//! the result of the check has been downloaded; no thread waits for the GPU.
 
 use super::support::{function, read, type_name, write};
 use crate::engine::{Arguments, KernelStream, Source};
@@ -19,7 +19,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("CheckNumericsV2", &[("T", FLOATS)], |init| check(init, true)),
 ];
 
-/// Makes the kernel of the check; with `signed` the error message distinguishes positive and negative infinity.
+/// Makes the kernel of the check; if `signed` is set, the error message distinguishes positive and negative
+/// infinity.
 fn check(init: &KernelInit<'_>, signed: bool) -> Result<Kernel> {
     let message: Arc<str> = init.attr::<String>("message")?.into();
     let name = format!("check_numerics<{}>", type_name(init.input_type(0))?);

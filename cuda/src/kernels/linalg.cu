@@ -89,8 +89,8 @@ __device__ inline bool factorize(const Matrix &a, const Matrix &x) {
     return is_odd;
 }
 
-// Solves a triangular system; the solution replaces the right-hand sides. With `is_unit` the diagonal is taken
-// to be ones.
+// Solves a triangular system; the solution replaces the right-hand sides. If `is_unit` is set, the diagonal is
+// taken to be ones.
 template <class A>
 __device__ inline void substitute(const A &a, const Matrix &x, bool is_lower, bool is_unit) {
     for (i64 step = 0; step < x.rows; step++) {

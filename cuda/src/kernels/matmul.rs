@@ -27,13 +27,15 @@ pub(super) struct Flips {
 }
 
 impl Flips {
-    /// Returns flips that transpose the factors `a` and `b` as given, without conjugation.
+    /// Returns flips without conjugation: the first factor is transposed if `a` is set, the second if `b` is
+    /// set.
     pub(super) fn transposed(a: bool, b: bool) -> Flips {
         Flips { which: [a, b], conjugates: false }
     }
 }
 
-/// Returns flips that transpose and conjugate the factors for which `adj_x` and `adj_y` of the node are set.
+/// Returns flips that transpose and conjugate the first factor if the node's attribute `adj_x` is set, and the
+/// second if `adj_y` is set.
 fn adjoint(init: &KernelInit<'_>) -> Result<Flips> {
     Ok(Flips { which: [init.attr("adj_x")?, init.attr("adj_y")?], conjugates: true })
 }

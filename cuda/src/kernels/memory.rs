@@ -1,4 +1,4 @@
-//! The operations on elements of tensor arrays and lists for elements in the GPU's memory.
+//! Operations on the elements of tensor arrays and tensor lists that are in the GPU's memory.
 
 use super::concat::{ColumnMover, MoveDirection};
 use super::copy::zeros;
@@ -73,8 +73,8 @@ impl Memory for OnGpu {
         Ok(whole.into())
     }
 
-    /// Splits a tensor into elements, and calls `put` for each. All copies are enqueued before the first call
-    /// of `put`, so that a failed copy leaves the list unchanged.
+    /// Splits a tensor into elements, and calls `put` with each element. All copies are enqueued before the
+    /// first call of `put`, so that a failed copy leaves the list unchanged.
     fn cut<T: Item>(
         &self,
         ctx: &KernelContext<'_>,

@@ -81,7 +81,7 @@ template <class T> __global__ void dilate(const T *input, const T *filter, T *y,
     EACH(i, n) y[i] = narrow<T>(Greatest<T>(input, filter, i, s).sum);
 }
 
-// The element that gets the gradient of a window. If the window has no maximum, it is the filter's first
+// The element that gets the gradient of a window. For a window without a maximum it is the filter's first
 // element (`OfFilter`), or the window's first pixel, clamped to the image (`OfInput`).
 struct OfFilter {
     template <class T> static __device__ inline i64 place(const Greatest<T> &greatest, const Sizes &) {

@@ -18,7 +18,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("Dilation2DBackpropFilter", &[("T", FLOATS)], |init| gradient(init, "OfFilter", 1)),
 ];
 
-/// Returns the `Sizes` structure of the `.cu` file.
+/// Returns the fields of the `Sizes` structure of `morphology.cu`, in the order of declaration.
 fn words(sizes: &Sizes) -> impl Iterator<Item = i64> + use<> {
     let axis = |axis: DilationAxis| {
         let DilationAxis { input, filter, output, stride, rate, pad_before } = axis;
@@ -43,7 +43,8 @@ fn dilate(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel of the gradient with respect to input `by`.
+/// Makes the kernel of the gradient of a dilation with respect to input `by`; `of` is `OfInput` or `OfFilter`,
+/// the structure of `morphology.cu` for that input.
 fn gradient(init: &KernelInit<'_>, of: &str, by: usize) -> Result<Kernel> {
     let (dilation, dtype) = (Dilation::of(init.node)?, init.output_type(0));
     let gradient = function(init, &SOURCE, format!("dilation_gradient<{of}, {}>", type_name(dtype)?))?;
@@ -53,7 +54,7 @@ fn gradient(init: &KernelInit<'_>, of: &str, by: usize) -> Result<Kernel> {
         sizes.check_out_backprop(ctx)?;
         let sums = zeros(ctx, wide(dtype), ctx.shape(by)?.clone())?;
         let count = sums.shape.num_elements();
-        // With an empty input there is no element that could get a gradient.
+        // If the input is empty, none of its elements can get a gradient, so no kernel is enqueued.
         let n = if count == 0 { 0 } else { ctx.shape(2)?.num_elements() };
         let mut arguments = Arguments::new();
         for i in 0..3 {

@@ -97,7 +97,7 @@ __global__ void statistics(const Moments *found, const float *old_mean, const fl
     }
 }
 
-// The linear function that normalises a channel's elements, computed with the same bits in each kernel.
+// The linear function that normalises the elements of a channel; all kernels compute it with the same rounding.
 // `offset` is null in gradient kernels that do not need it.
 struct Line {
     float middle, deviation, factor, offset;
@@ -113,7 +113,8 @@ struct Line {
     }
 };
 
-// The activation after a normalisation, and the factor by which it scales the gradient.
+// The activations after a normalisation: `apply` is the activation, `through` the factor by which it scales the
+// gradient.
 struct Identity {
     static const bool is_all = true;
     static __device__ inline float apply(float y) {

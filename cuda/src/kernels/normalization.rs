@@ -55,7 +55,7 @@ impl Layout {
         })
     }
 
-    /// Returns the `Data` structure of the `.cu` file.
+    /// Returns the fields of the `Data` structure of `normalization.cu`, in the order of declaration.
     fn words(&self) -> [i64; 3] {
         [self.outer, self.channels, self.inner].map(|n| n as i64)
     }
@@ -104,12 +104,12 @@ impl Layout {
     }
 }
 
-/// Number of elements in a pack, which a thread reads and writes as one.
+/// Number of elements in a pack, which a thread reads and writes as one value.
 const PACK: usize = 4;
 
-/// Size in bytes of `Moments` of the `.cu` file.
+/// Size in bytes of the `Moments` structure of `normalization.cu`.
 const MOMENTS: usize = 12;
-/// Size in bytes of `Slopes` of the `.cu` file.
+/// Size in bytes of the `Slopes` structure of `normalization.cu`.
 const SLOPES: usize = 8;
 
 /// Returns an input that must be a vector with a value for each channel; `when` is the beginning of the error
@@ -148,7 +148,7 @@ fn kernel_before(init: &KernelInit<'_>, named: &str, activation: &str) -> Result
     function(init, &SOURCE, format!("{named}<{}, {activation}>", type_name(init.output_type(0))?))
 }
 
-/// The activation that changes nothing, as the `.cu` file names it.
+/// The name in `normalization.cu` of the activation that changes nothing.
 const NONE: &str = "Identity";
 
 /// The attributes and kernels of a batch normalisation node.
@@ -159,8 +159,8 @@ struct Forward {
     normalize: Arc<Function>,
     /// The normalisation kernel without an activation.
     alone: Arc<Function>,
-    /// The ops that follow the normalisation and are fused with it. If one of them adds a tensor whose shape does not
-    /// allow the fusion, they run one by one.
+    /// The ops that follow the normalisation and are fused with it. The ops run one by one if one of them adds
+    /// a tensor whose shape does not allow the fusion.
     then: Vec<FusedOp>,
 }
 
@@ -179,8 +179,8 @@ pub(super) fn forward_then(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 impl Forward {
-    /// Makes a batch normalisation kernel with an activation; `then` are the fused ops, for the case that they
-    /// must run one by one.
+    /// Makes a batch normalisation kernel with an activation. `then` are the ops fused with the normalisation,
+    /// which are kept for inputs whose shapes do not allow the fusion.
     fn make(init: &KernelInit<'_>, activation: &str, then: Vec<FusedOp>) -> Result<Kernel> {
         let forward = Forward {
             attrs: BatchNorm::of(init.node)?,

@@ -1,5 +1,5 @@
-//! Ops on optional values, which are tensors of dtype variant. The values are in the GPU's memory, except those
-//! of `int32` and variants.
+//! Ops on optional values, which are tensors of dtype variant. The values are in the GPU's memory, except
+//! values of `int32` and variants.
 
 use super::memory::HOSTED;
 use super::support::COPIED;

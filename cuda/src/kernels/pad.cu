@@ -32,8 +32,8 @@ template <class E> __device__ inline void padded(const E *x, const E &around, E 
     }
 }
 
-// Pads with `value`, or with zeros if `value` is null. With `in_packs` packs of 16 bytes are copied, and all
-// counts and sizes are in packs.
+// Pads with `value`, or with zeros if `value` is null. If `in_packs` is set, packs of 16 bytes are copied, and
+// all counts and sizes are in packs.
 template <class E> __global__ void pad(const E *x, const E *value, E *y, i64 n, i64 in_packs, Margins m) {
     const int many = sizeof(u128) / sizeof(E);
     Pack<E, many> around = {};
@@ -46,7 +46,8 @@ template <class E> __global__ void pad(const E *x, const E *value, E *y, i64 n, 
         padded(x, around.at[0], y, n, m);
 }
 
-// Margins that are filled with mirror images; `offset` is the distance of an image from the tensor's edge.
+// Margins that are filled with mirror images. `offset` is 0 if an image begins with the element at the tensor's
+// edge, and 1 if it begins with the next element.
 struct Mirror : Margins {
     i64 offset;
 };

@@ -29,7 +29,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// Makes the kernel of mirror padding, or, with `is_back`, of the gradient of mirror padding.
+/// Makes the kernel of mirror padding, or, if `is_back` is set, of the gradient of mirror padding.
 fn mirror(init: &KernelInit<'_>, is_back: bool) -> Result<Kernel> {
     let (dtype, offset) = (init.input_type(0), mirror_offset(init)?);
     let name = match is_back {
@@ -49,7 +49,7 @@ fn mirror(init: &KernelInit<'_>, is_back: bool) -> Result<Kernel> {
             let out = allocate(ctx, dtype, shape.clone())?;
             let n = shape.num_elements();
             let arguments = Arguments::new().address(read(x)?).address(write(&out)?).count(n);
-            // The `Mirror` structure of the `.cu` file.
+            // The fields of the `Mirror` structure of `pad.cu`: the axes with their paddings, and the offset.
             let both = paddings.iter().map(|&(before, after)| [before as isize, after as isize]);
             let axes = Axes::apart(inner.iter().copied().zip(both))?;
             let words = axes.words().chain([offset as i64]);
@@ -100,7 +100,8 @@ impl Padder {
 struct Margins(SmallVec<[[usize; 3]; 4]>);
 
 impl Margins {
-    /// Returns the axes of a shape. An axis without padding is merged with the axis before it.
+    /// Returns the margins of a tensor of this shape. An axis without padding is merged with the axis before
+    /// it.
     fn of(shape: &[usize], paddings: &Paddings) -> Margins {
         let mut merged: SmallVec<[[usize; 3]; 4]> = SmallVec::new();
         for (&size, &(before, after)) in shape.iter().zip(paddings) {

@@ -20,7 +20,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["indices"],
         ..KernelDef::of("ParallelDynamicStitch", &[("T", COPIED)], stitch)
     },
-    // The size of the output depends on the elements.
+    // `Where` runs on the host, because the size of its output depends on the elements.
     same_as_cpu("Where", &[("T", ANY)], ALL_ARGUMENTS),
 ];
 

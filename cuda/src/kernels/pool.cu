@@ -13,7 +13,7 @@ template <class I> struct Divisor {
     __device__ inline operator I() const {
         return (I)size;
     }
-    // The quotient of a non-negative index.
+    // The quotient of a non-negative index and the size.
     __device__ inline I in(I i) const;
 };
 template <> __device__ inline i64 Divisor<i64>::in(i64 i) const {
@@ -68,7 +68,7 @@ template <class I, int S> struct Images {
         return packs_before;
     }
     // Calls `f` with the index and the spatial position of each pack in a box of pixels, in memory order. The
-    // packs are of the image, and at the place in the pixel, that `at` names.
+    // packs are in the same image as `at`, and have the same index in their pixel as `at`.
     template <class F> __device__ inline void each(const Place<I, S> &at, const Box<I, S> &box, F f) const {
         const Range<I> none = {0, 1}, planes = S == 3 ? box.axes[0] : none;
         const Range<I> rows = box.axes[S - 2], columns = box.axes[S - 1];
@@ -154,8 +154,8 @@ __global__ void max_pool(const Pack<T, N> *x, Pack<T, N> *y, i64 n, Windows<I, S
     }
 }
 
-// Finds the first maximum under each window. `places` gets its index, in the batch or in the image
-// (`in_batch`), or a number less than 0 if the window has no inputs. `y`, unless null, gets the maximum.
+// Finds the first maximum under each window. `places` gets the index of the maximum, in the batch (`in_batch`)
+// or in the image, or a number less than 0 if the window has no inputs. `y`, unless null, gets the maximum.
 template <class T, int N, class I, int S, class A = I, bool in_batch = true>
 __global__ void first_maxima(const Pack<T, N> *x, Pack<A, N> *places, Pack<T, N> *y, i64 n, Windows<I, S> w) {
     EACH(i, n) {

@@ -173,8 +173,8 @@ impl Pooling {
     }
 }
 
-/// Returns whether 32-bit indices would overflow, in an input or output with `channels` channels in all its
-/// images together, or in the computation of an index.
+/// Returns whether 32-bit indices would overflow in an input or output of the pooling, or while an index is
+/// computed; `channels` is the number of channels of all images together.
 fn needs_64_bit_indices(channels: usize, space: &[Window]) -> bool {
     let most = i32::MAX as usize;
     let elements = |of: fn(&Window) -> usize| space.iter().map(of).fold(channels, usize::saturating_mul);
@@ -227,7 +227,7 @@ impl Layout {
         launch(ctx, self.variant(variants), packs, addresses.count(packs).structure(self.windows()))
     }
 
-    /// Returns the `Windows` structure of the `.cu` file.
+    /// Returns the fields of the `Windows` structure of `pool.cu`, in the order of declaration.
     fn windows(&self) -> SmallVec<[i64; 40]> {
         let images = |of: fn(&Window) -> usize| {
             let space = self.space.iter().map(of);
@@ -241,15 +241,15 @@ impl Layout {
     }
 }
 
-/// Returns the `Divisor` structure of the `.cu` file: a size, and the factor and shift by which a 31-bit index
-/// is divided.
+/// Returns the fields of the `Divisor` structure of `pool.cu`: a size, and the factor and the shift that
+/// replace the division of a 31-bit index by the size.
 fn divisor(size: usize) -> [i64; 3] {
     let shift = size.checked_next_power_of_two().map_or(0, usize::trailing_zeros);
     let factor = (1u128 << (31 + shift)).div_ceil(size.max(1) as u128);
     [size as i64, factor as i64, i64::from(shift)]
 }
 
-/// Makes the kernel of max or average pooling, which is `named` in the `.cu` file.
+/// Makes the kernel of max or average pooling; `named` is the name of the kernel in `pool.cu`.
 fn forward(init: &KernelInit<'_>, windows: Windows, named: &str) -> Result<Kernel> {
     let pooling = Pooling::new(init, windows)?;
     let variants = pooling.variants(init, named, "")?;
@@ -264,7 +264,7 @@ fn forward(init: &KernelInit<'_>, windows: Windows, named: &str) -> Result<Kerne
     })
 }
 
-/// The kernels of the gradient of max pooling; volumes use `Near`, images `First`.
+/// The kernels of the gradient of max pooling: `First` for images, `Near` for volumes.
 enum MaxGradient {
     /// Finds the index of each window's first maximum, then adds the window's gradient to the element of that
     /// index.
@@ -274,7 +274,7 @@ enum MaxGradient {
 }
 
 impl MaxGradient {
-    /// Loads the kernels.
+    /// Loads the kernels for images or for volumes.
     fn of(init: &KernelInit<'_>, pooling: &Pooling) -> Result<MaxGradient> {
         if pooling.space == 3 {
             return Ok(MaxGradient::Near(pooling.variants(init, "near_max_pool_gradient", "")?));
@@ -283,7 +283,7 @@ impl MaxGradient {
         Ok(MaxGradient::First { places, sums: pooling.variants(init, "max_pool_gradient", "")? })
     }
 
-    /// Enqueues the kernels.
+    /// Enqueues the kernels, which write the gradient to `out`.
     fn run(
         &self,
         ctx: &KernelContext<'_>,

@@ -27,7 +27,8 @@ struct Range {
     }
 };
 
-// The ends of the range, if they are attributes, and the lowest and highest level.
+// The ends of the range, which are unused if the ends are inputs of the op, and the lowest and the highest
+// level.
 struct Ends {
     double from, to, lowest, highest;
 };
@@ -84,8 +85,8 @@ __global__ void round_trip(const T *x, const T *low, const T *high, T *y, i64 n,
     EACH(i, n) {
         const i64 slice = i / inner % count;
         T from = low[slice], to = high[slice];
-        // The smaller of the scales that the two ends require is used, because with the larger one the other
-        // end would be beyond the outermost level.
+        // Each end of the range requires a scale. The smaller scale is used, because with the larger one the
+        // other end of the range would be beyond the outermost level.
         const T by_from = first * from > (T)0 ? first / from : none, by_to = last * to > (T)0 ? last / to : none;
         const T scale = by_from < by_to ? by_from : by_to;
         const T inverse = by_from < by_to ? from / first : to / last;

@@ -39,7 +39,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 const WIDE: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Double])];
 const BOUNDS: &[&str] = &["input_min", "input_max"];
 
-/// Returns the `Ends` structure of the `.cu` file.
+/// Returns the fields of the `Ends` structure of `quantize.cu`, in the order of declaration.
 fn words([from, to]: [f32; 2], Levels([lowest, highest]): Levels) -> [i64; 4] {
     [from, to, lowest, highest].map(|word| f64::from(word).to_bits() as i64)
 }

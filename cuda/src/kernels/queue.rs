@@ -1,5 +1,5 @@
 //! FIFO queues of tensors in the GPU's memory, which one step fills while another computes. Batched enqueues
-//! and dequeues, and queues of other orders, run on the CPU.
+//! and dequeues, and queues that are not FIFO, run on the CPU.
 
 use super::host::same_as_cpu;
 use device::kernel::{ALL_ARGUMENTS, KernelDef};

@@ -136,7 +136,8 @@ __device__ inline void draw_integers(T *out, i64 n, u64 key, u64 low, u64 high, 
 }
 
 // Normal numbers within two deviations of the mean; numbers outside are drawn again. Each thread makes its
-// values from a part of the random sequence that is reserved for it; the parts begin `apart` groups apart.
+// values from a part of the random sequence that is reserved for it; a part begins `apart` groups of words
+// after the part of the previous thread.
 template <class W> struct Pairs;
 template <> struct Pairs<float> {
     static const int words = 2;
@@ -187,8 +188,8 @@ template <class T> __global__ void random_truncated(T *out, i64 n, u64 key, u64 
     draw_truncated(out, n, key, low, high, apart);
 }
 
-// The kernels `random...`, for a generator whose state is in memory. `stood` is the state before the generator
-// was advanced: the two words of the counter, and the key.
+// Like `random`, `random_integers` and `random_truncated`, for a generator whose state is in memory. `stood` is
+// the state before the generator was advanced: the two words of the counter, and the key.
 template <class D, class T> __global__ void random_from(T *out, i64 n, const u64 *stood) {
     draw<D>(out, n, stood[2], stood[0], stood[1]);
 }

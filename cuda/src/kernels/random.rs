@@ -84,12 +84,12 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "StatelessTruncatedNormalV2" KEYED KEY, key, "random_truncated<";
 };
 
-/// The source of random numbers of ops whose seeds are input 1.
+/// Returns the source of random numbers of an op whose input 1 is the seeds.
 fn seeds(_: &KernelInit<'_>) -> Result<Source> {
     Ok(Source::Seeds(1))
 }
 
-/// The source of random numbers of ops whose key and counter are inputs 1 and 2.
+/// Returns the source of random numbers of an op whose inputs 1 and 2 are the key and the counter.
 fn key(_: &KernelInit<'_>) -> Result<Source> {
     Ok(Source::Key(1))
 }

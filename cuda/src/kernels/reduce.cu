@@ -81,8 +81,8 @@ struct Part {
     }
 };
 
-// The memory for partial results and for results; with a single part per result the part is written as the
-// result.
+// The memory for partial results (`sums`) and for results (`y`). If each result has only one part, the result
+// is written at once, without a partial result.
 template <class F, class T> struct Parts {
     Wide<T> *sums;
     T *y;

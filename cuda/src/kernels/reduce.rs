@@ -78,7 +78,8 @@ pub(super) struct Reduction {
     parts: Arc<Function>,
 }
 
-/// Least number of elements to reduce to a result for which a block of threads is used and not one thread.
+/// Smallest number of elements per result that a block of threads reduces; fewer elements are reduced by one
+/// thread.
 const MIN_PER_BLOCK: usize = 64;
 
 /// Least number of elements in a part of a result: eight for each of a block's 256 threads.
@@ -127,8 +128,8 @@ impl Reduction {
         self.reduce_axes(ctx, x, y, &of_kind(false), &of_kind(true))
     }
 
-    /// Reduces `x` into `y`; `kept` are the sizes and strides of the axes of `x` that remain in `y`, `reduced`
-    /// those of the axes that are reduced.
+    /// Reduces `x` into `y`. `kept` are the sizes and strides of the axes of `x` that remain in `y`; `reduced`
+    /// are the sizes and strides of the axes that are reduced.
     pub(super) fn reduce_axes(
         &self,
         ctx: &KernelContext<'_>,

@@ -152,8 +152,8 @@ fn places(grid: Grid, input: usize, output: usize) -> Vec<i64> {
     nearest(grid, input, output).into_iter().map(|place| place as i64).collect()
 }
 
-/// Returns the table of the `Weighted` structure of the `.cu` file: for each output position the input
-/// positions and their weights, whose sum is `whole`.
+/// Returns a table in the format of the `Weighted` structure of `resize.cu`: for each output position the input
+/// positions and their weights. `whole` is the sum of the weights of an output position.
 fn weighted(whole: f32, positions: &[Vec<(usize, f32)>]) -> Vec<i64> {
     let mut words = vec![f64::from(whole).to_bits() as i64];
     let mut first = 0;

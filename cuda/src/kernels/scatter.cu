@@ -90,8 +90,8 @@ template <class T> struct As<T, T> {
     }
 };
 
-// Updates the rows of `inner` elements that the indices name; with `step` 0 the first element of `updates` is
-// used for all elements.
+// Updates the rows of `inner` elements that the indices select. If `step` is 0, the first element of `updates`
+// is used for all elements.
 template <class F, class A, class T, class I>
 __global__ void scatter(A *to, const I *indices, const T *updates, i64 n, i64 rows, i64 inner, i64 step) {
     EACH(i, n) {

@@ -78,8 +78,8 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "ScatterNdNonAliasingAdd" "T" CHANGED on_tensor "Add";
 };
 
-/// Loads a kernel of the `.cu` file that updates elements of dtype `to` by elements of dtype `from`; `named` is
-/// the update, of which `Update` only copies elements.
+/// Loads a kernel of `scatter.cu` that updates elements of dtype `to` by elements of dtype `from`. `named` is
+/// the update, such as `Add`; the update `Update` only copies elements.
 fn updating(
     init: &KernelInit<'_>,
     kernel: &str,

@@ -66,7 +66,7 @@ fn unsorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let combine = Scatter::new(init, named, [wide(dtype), dtype], init.input_type(1))?;
     let narrow = Narrowing::new(init, dtype)?;
-    // For sums no initialisation kernel is loaded, because they start with zeros.
+    // Sums start with zeros, so no initialisation kernel is loaded for them.
     let start = if named == "Add" { None } else { Some(start(init, named, dtype)?) };
     Kernel::sync(move |ctx| {
         let (data, ids) = (ctx.device_input(0)?, ctx.device_input(1)?);

@@ -1,4 +1,4 @@
-// Selects one of two elements by a condition; each may broadcast. Elements are only copied.
+// Selects elements of `yes` or `no` by a condition; all three tensors may broadcast. Elements are only copied.
 
 template <class E>
 __global__ void select(const bool *condition, const E *yes, const E *no, E *out, i64 n, Axes<3> axes) {

@@ -1,4 +1,4 @@
-//! Tensors that stay on a GPU between the steps of a session; those of `int32` and variants stay on the host.
+//! Tensors that stay on a GPU between the steps of a session; tensors of `int32` and variants stay on the host.
 
 use super::host::same_as_cpu;
 use super::memory::HOSTED;

@@ -14,8 +14,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(super) struct SliceCopier(Arc<Function>);
 
-/// The size and the batches of slices to copy: slices have `inner` elements, and the same slices are copied in
-/// each of `batches` batches, which begin `steps[0]` elements apart in the source and `steps[1]` in the target.
+/// The slices to copy: each slice has `inner` elements, and the same slices are copied in each of `batches`
+/// batches, which begin `steps[0]` elements apart in the source and `steps[1]` elements apart in the target.
 pub(super) struct Slices {
     pub(super) inner: usize,
     pub(super) batches: usize,

@@ -27,8 +27,8 @@ struct Blocks {
     }
 };
 
-// Both kernels have one thread per element of the narrow side. For elements in the padding `to_batch` writes
-// zero, and `to_space` writes nothing.
+// `to_batch` and `to_space` have one thread per element of the narrow side. For elements in the padding
+// `to_batch` writes zero, and `to_space` writes nothing.
 template <class E> __global__ void to_batch(const E *from, E *to, i64 n, Blocks blocks) {
     EACH(i, n) {
         i64 row = blocks.wide_row(i / blocks.depth);

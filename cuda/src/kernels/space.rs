@@ -43,8 +43,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Makes a kernel that moves blocks into the batch (`to_batch`) or back; with `of_squares` blocks are squares
-/// whose size is an attribute, else the block sizes are an input.
+/// Makes a kernel that moves blocks into the batch (`to_batch`) or back. If `of_squares` is set, blocks are
+/// squares whose size is an attribute, else the block sizes are an input.
 fn move_blocks(init: &KernelInit<'_>, of_squares: bool, to_batch: bool) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let block = of_squares.then(|| init.attr::<i64>("block_size")).transpose()?;
@@ -64,7 +64,7 @@ fn move_blocks(init: &KernelInit<'_>, of_squares: bool, to_batch: bool) -> Resul
                 .structure(words(&blocks, wide, narrow)?);
             launch(ctx, &function, n, arguments)?;
         } else if out.shape.num_elements() > 0 {
-            // The output consists of padding only.
+            // The input has no elements, so the output consists of padding only.
             super::support::kernel_stream(ctx)?.fill(&out, 0)?;
         }
         ctx.set_output(0, out);
@@ -72,7 +72,7 @@ fn move_blocks(init: &KernelInit<'_>, of_squares: bool, to_batch: bool) -> Resul
     })
 }
 
-/// Returns the `Blocks` structure of the `.cu` file.
+/// Returns the fields of the `Blocks` structure of `space.cu`, in the order of declaration.
 fn words(blocks: &Blocks, wide: &Shape, narrow: &Shape) -> Result<impl Iterator<Item = i64>> {
     let axes = blocks.sizes.len();
     if axes > MOST_AXES {

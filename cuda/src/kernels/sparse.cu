@@ -19,8 +19,8 @@ struct Sizes {
     i64 sizes[MOST_AXES];
 };
 
-// Writes `values` to the dense tensor's positions that the indices name; with `step` 0 the first value is used
-// for all positions.
+// Writes `values` to the positions of the dense tensor that the indices select. If `step` is 0, the first value
+// is used for all positions.
 template <class E, class I>
 __global__ void to_dense(const I *indices, const E *values, E *out, i64 n, i64 step, Sizes whole) {
     EACH(i, n) {

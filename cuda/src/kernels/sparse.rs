@@ -14,7 +14,8 @@ use kernels::plan::sparse::{dense_shape, product_sizes};
 
 static SOURCE: Source = Source { file: "sparse.cu", text: include_str!("sparse.cu") };
 
-/// Dtypes with which a node that asks for a GPU can be placed on one: all dtypes with a byte representation.
+/// Dtypes for which ops that rearrange sparse tensors may be placed on a GPU: all dtypes with a byte
+/// representation.
 const ARRANGED: &[(&str, &[DType])] = &[(
     "T",
     &[

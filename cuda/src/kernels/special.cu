@@ -15,8 +15,8 @@ __device__ inline double zeta(double x, double q) {
     if (q == highest<double>())
         return 0.0;
     if (q <= 0.0) {
-        // At a pole the value is infinity for even x; for other x its sign differs on the two sides, so the
-        // result is NaN.
+        // At a pole the value is infinity for even x. For other x the sign differs on the two sides of the
+        // pole, so the result is NaN.
         if (q == floor(q))
             return rint(0.5 * x) == 0.5 * x ? highest<double>() : NOT_A_NUMBER;
         if (x != floor(x))
@@ -52,7 +52,8 @@ __device__ inline double polygamma(double n, double x) {
     return pow(-1.0, n + 1.0) * tgamma(n + 1.0) * zeta(n + 1.0, x);
 }
 
-// Largest number of terms of the series and of the continued fraction; both converge earlier.
+// Largest number of terms of the series and of the continued fraction for the incomplete gamma functions, which
+// converge earlier.
 #define TERMS 2000
 
 // Returns x^a e^-x / gamma(a), the factor of the series and of the continued fraction.
@@ -115,7 +116,8 @@ __device__ inline double upper_gamma(double a, double x) {
     return x < 1.0 || x < a ? 1.0 - gamma_series(a, x) : gamma_fraction(a, x);
 }
 
-// The derivative by `a`, as `inner_quantile_slope` returns it, from the derivatives of the terms of the series.
+// The derivative by `a` of the gamma distribution's quantile at `x`, from the derivatives of the terms of the
+// series.
 __device__ inline double gamma_series_slope(double a, double x) {
     double term = 1.0, sum = 1.0, n = a, term_slope = 0.0, sum_slope = 0.0;
     for (int i = 0; i < TERMS; i++) {
@@ -129,8 +131,8 @@ __device__ inline double gamma_series_slope(double a, double x) {
     }
     return -x / a * (sum_slope + sum * (log(x) - digamma(a + 1.0)));
 }
-// The derivative by `a`, as `inner_quantile_slope` returns it, from the continued fraction: each variable of
-// the iteration is computed together with its derivative.
+// The derivative by `a` of the gamma distribution's quantile at `x`, from the continued fraction: each variable
+// of the iteration is computed together with its derivative.
 __device__ inline double gamma_fraction_slope(double a, double x) {
     double b = x + 1.0 - a, b_slope = -1.0, c = 1.0 / LEAST_POSITIVE, c_slope = 0.0, d = 1.0 / b;
     double d_slope = -b_slope * d * d, h = d, h_slope = d_slope;
@@ -153,9 +155,9 @@ __device__ inline double gamma_fraction_slope(double a, double x) {
 __device__ inline double inner_quantile_slope(double a, double x) {
     return x > 1.0 && x > a ? gamma_fraction_slope(a, x) : gamma_series_slope(a, x);
 }
-// The derivative by `a` of the gamma distribution's quantile at `x` (`is_of_quantile`), or of the regularised
-// lower incomplete gamma function, which is the former times minus the density. The limits at 0 and infinity
-// are returned explicitly.
+// The derivative by `a` of the gamma distribution's quantile at `x` if `is_of_quantile` is set, else of the
+// regularised lower incomplete gamma function, which is the quantile's derivative times minus the density. The
+// limits at 0 and infinity are returned explicitly.
 __device__ inline double gamma_slope(double a, double x, bool is_of_quantile) {
     if (x == 0.0)
         return 0.0;

@@ -1,4 +1,4 @@
-//! Stack ops; a stack lives as long as its step. Pushed values stay in the GPU's memory, except those of
+//! Stack ops; a stack lives as long as its step. Pushed values stay in the GPU's memory, except values of
 //! `int32`.
 
 use super::host::same_as_cpu;

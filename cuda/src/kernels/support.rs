@@ -200,7 +200,7 @@ impl<const N: usize> Axes<N> {
         self.0.last().map_or(1, |(size, _)| *size)
     }
 
-    /// Returns the `Axes` structure of the `.cu` files: rank, sizes, and strides of each tensor.
+    /// Returns the fields of the `Axes` structure of the `.cu` files: rank, sizes, and strides of each tensor.
     pub(super) fn words(&self) -> impl Iterator<Item = i64> {
         let sizes = (0..MOST_AXES).map(|axis| self.0.get(axis).map_or(1, |(size, _)| *size as i64));
         let strides = (0..N).flat_map(move |t| {

@@ -59,12 +59,13 @@ struct Candidate {
 struct Rules {
     i64 most;
     double overlap, score;
-    // The scale by which an overlap lowers a score; 0 if an overlapping box is excluded.
+    // With soft suppression, an overlap multiplies a score by exp(scale * overlap^2). 0 means no soft
+    // suppression: an overlapping box is excluded.
     double scale;
 };
 
-// Returns the score of a box, lowered for each overlap with the boxes chosen from index `first` on; the box
-// chosen last comes first. Ends early when the score is too low. All threads of the block must call the
+// Returns the score of a box, lowered for each overlap with the chosen boxes, from the box chosen last back to
+// the one of index `first`. Returns early when the score is too low. All threads of the block must call the
 // function, and all get the result.
 template <class T>
 __device__ inline float lowered(const T *boxes, i64 box, float score, const i32 *numbers, i64 first, i64 chosen,
@@ -91,10 +92,10 @@ __device__ inline float lowered(const T *boxes, i64 box, float score, const i32 
 
 // Writes the chosen boxes and their scores, followed by zeros. Runs as one block, each thread of which handles
 // some of the boxes. `left` is the current score of each box, NaN if the box cannot be chosen. The box with the
-// largest score is tried next: its score is updated for the boxes chosen since the last update; if the score
-// changes, the box is tried again later. `known` is the number of chosen boxes that a score already accounts
-// for; without soft suppression it is 1 if an overlap with a chosen box is NaN, which makes the score NaN or 0
-// when it is updated.
+// largest score is tried next: its score is updated for the boxes chosen since its last update; if the score
+// changes, the box is tried again later. With soft suppression `known` is the number of chosen boxes that the
+// score of a box already accounts for. Without soft suppression `known` is 1 if the overlap with a chosen box
+// is NaN, which makes the score NaN or 0 when the box is tried.
 template <class T>
 __global__ void choose(const T *boxes, const T *scores, float *left, i32 *known, i32 *numbers, T *values, i32 *count,
                        i64 n, i64 length, Rules rules) {

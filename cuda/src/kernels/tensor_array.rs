@@ -1,4 +1,4 @@
-//! Tensor array ops; an array lives as long as its step. Elements are in the GPU's memory, except those of
+//! Tensor array ops; an array lives as long as its step. Elements are in the GPU's memory, except elements of
 //! `int32`; handles, indices and lengths are on the host.
 
 use super::host::same_as_cpu;
@@ -11,8 +11,8 @@ use kernels::plan::tensor_array::{concat, create, gather, read, scatter, split, 
 const INT32: &[DType] = &[DType::Int32];
 
 /// Defines the kernels for the three versions of each op. A line for ops on elements has the attribute with the
-/// elements' dtype, and the arguments that are in host memory: first if elements are in the GPU's memory, then
-/// if elements are on the host.
+/// elements' dtype, the arguments in host memory for elements in the GPU's memory, and the arguments in host
+/// memory for elements on the host.
 macro_rules! generations {
     (
         made: $($created:literal)*;

@@ -1,4 +1,4 @@
-//! Tensor list ops; a list is a tensor of dtype variant. Elements are in the GPU's memory, except those of
+//! Tensor list ops; a list is a tensor of dtype variant. Elements are in the GPU's memory, except elements of
 //! `int32` and variants; handles, indices, lengths and shapes are on the host. Lists of dtypes without GPU
 //! kernels are placed on the CPU.
 
@@ -21,9 +21,9 @@ fn moving(init: &KernelInit<'_>) -> device::Result<OnGpu> {
     OnGpu::with_mover(init, "element_dtype")
 }
 
-/// Defines the kernels of ops that create lists, of ops that touch no elements, and of ops on elements; a line
-/// for an op on elements has the arguments that are in host memory: first if elements are in the GPU's memory,
-/// then if elements are on the host.
+/// Defines the kernels of ops that create lists, of ops that touch no elements, and of ops on elements. A line
+/// for an op on elements has the arguments in host memory for elements in the GPU's memory, and then the
+/// arguments in host memory for elements on the host.
 macro_rules! rows {
     (
         made: $($created:literal: $create:expr, $sizes:expr;)*

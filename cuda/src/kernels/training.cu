@@ -131,8 +131,8 @@ STEP(ProximalAdagrad, 2, {
     s[0] = proximal<W>(s[0] - g * lr, lr, scalar[1], scalar[2]);
 })
 
-// The rule of FTRL. With `flag` the third state, the linear slot, is scaled by the learning rate. If the linear
-// slot is NaN, the variable becomes zero, or, with `keeps_nan`, NaN.
+// The rule of FTRL. If `flag` is set, the third state, the linear slot, is scaled by the learning rate. If the
+// linear slot is NaN, the variable becomes NaN if `keeps_nan` is set, else zero.
 template <class W>
 __device__ inline void ftrl(W (&s)[3], W g, W lr, W l1, W l2, W shrinkage, W lr_power, bool flag,
                             bool keeps_nan = false) {
@@ -170,8 +170,8 @@ __global__ void step(Pieces<Stepped<T>> pieces, i64 flag, Scalars<T> scalars) {
 }
 
 // An optimizer step with a gradient of some rows; one block per row of the gradient. Updates of one row of the
-// variable run one after the other, in no fixed order: each row maps to a lock, and a block holds one lock at a
-// time. An index out of range is skipped.
+// variable run one after the other, in no fixed order: each row of the variable maps to a lock, and a block
+// holds at most one lock. An index out of range is skipped.
 #define LOCKS 4096
 template <template <class> class Step, class T, class I>
 __global__ void sparse_step(State<T> state, const T *gradient, i64 count, i64 flag, Scalars<T> scalars,

@@ -101,7 +101,7 @@ impl InPlaceUpdate {
         Ok(InPlaceUpdate(function(init, &SOURCE, format!("update<{named}, {}>", type_name(dtype)?))?))
     }
 
-    /// Enqueues the update.
+    /// Enqueues the update of `value` by `by`.
     pub(super) fn run(&self, ctx: &KernelContext<'_>, value: &DeviceTensor, by: &DeviceTensor) -> Result<()> {
         if value.dtype != by.dtype {
             device::invalid!("a variable of {} is changed by {}", value.dtype, by.dtype);
@@ -134,9 +134,9 @@ impl Assignment {
         Ok(Assignment(function(init, &SOURCE, format!("put<{}>", copied_type_name(init.input_type(1))?))?))
     }
 
-    /// Assigns a value. Outside a capture the variable shares the tensor's memory, which is safe because
-    /// writers copy shared memory first. In a capture the variable keeps its memory, and the value is copied
-    /// there.
+    /// Assigns a value. Outside a capture the variable shares the tensor's memory, which is safe because shared
+    /// memory is copied before a write. In a capture the value is copied to the memory that the variable
+    /// already has.
     ///
     /// # Errors
     /// `FailedPrecondition` in a capture if the variable cannot keep its memory, or the memory is shared; the
@@ -193,7 +193,7 @@ pub(super) fn make_variable_unique(ctx: &KernelContext<'_>, value: &mut DeviceTe
     }
 }
 
-/// Replaces a tensor by a copy if its memory is shared.
+/// Replaces a tensor by a copy if other tensors share its memory.
 pub(super) fn make_unique(ctx: &KernelContext<'_>, value: &mut DeviceTensor) -> Result<()> {
     if !is_unique(value) {
         let copy = super::support::allocate(ctx, value.dtype, value.shape.clone())?;

@@ -77,7 +77,7 @@ fn all_reduce_gives_each_gpu_the_sum() -> Fallible {
             "Sum of 2 float on GPUs [0, 1]",
             "mark 4",
             "mark 9",
-            // The inputs have no other holder: they are freed behind the collective that reads them.
+            // No other tensor uses the memory of the inputs, so it is freed after the collective that reads it.
             "wait 4",
             "free 8 on 4",
             "wait 9",

@@ -631,13 +631,13 @@ fn variable_without_readers_is_updated_in_place() -> Fallible {
         assert_eq!(gpu.driver.races(), Vec::<String>::new());
         Ok((done, given))
     };
-    // The pairs are [graph launches, copies] of each step. Each launch copies `x`; the first step also copies
-    // `w`, because the value of `w` shares its memory with a constant.
+    // `done` has [number of graph launches, number of copies] of each step. Each launch copies `x`; the first
+    // step also copies `w`, because the value of `w` shares its memory with a constant.
     let ((done, with), (_, without)) = (run(true, "e")?, run(false, "e")?);
     assert_ne!(without[6], without[8]);
     assert_eq!((done, with), (vec![[0, 1], [0, 0], [2, 2], [2, 2], [2, 2]], without));
-    // `rw`, the value before the update, is used after the update, so the update is made in a copy, and that
-    // segment is not captured.
+    // `rw`, the value before the update, is used after the update, so the update is made in a copy, and the
+    // segment that contains the update is not captured.
     let ((done, with), (_, without)) = (run(true, "rw")?, run(false, "rw")?);
     let graphs: Vec<usize> = done.iter().map(|[graphs, _]| *graphs).collect();
     assert_eq!((graphs, with), (vec![0, 0, 1, 1, 1], without));
@@ -733,8 +733,8 @@ fn kept_outputs_do_not_prevent_replay() -> Fallible {
     Ok(())
 }
 
-/// Returns for each input of the node whether it is in host memory; `None` if an input in GPU memory would have
-/// to be uploaded first, like 32-bit integers, because segments contain no such kernel.
+/// Returns for each input of the node whether it is in host memory; `None` if the kernel takes `int32` inputs
+/// in GPU memory: they would be uploaded first, and no segment contains such a kernel.
 fn fed_to_gpu(def: &KernelDef, node: &Node) -> Option<Vec<bool>> {
     let mut on_host = Vec::new();
     for arg in node.op.inputs.iter() {

@@ -22,7 +22,7 @@ const WINDOW: u64 = 2 << 20;
 
 const MEMORY: u64 = 64 << 20;
 
-/// Two GPUs that stand for the GPUs of two processes: one shares tensors, the other borrows them.
+/// Two GPUs in place of the GPUs of two processes: one shares tensors, the other borrows them.
 struct ProcessPair {
     lender: Gpu,
     borrower: Gpu,
@@ -46,8 +46,8 @@ impl ProcessPair {
     }
 }
 
-/// A tensor of the lender as the borrower's process gets it: in an IPC buffer that is known by its file
-/// descriptor.
+/// A tensor of the lender in the form that the borrower's process gets: in an IPC buffer that is known by its
+/// file descriptor.
 struct Borrowed {
     tensor: DeviceTensor,
     window: Arc<PeerBuffer>,
@@ -55,7 +55,8 @@ struct Borrowed {
     is_unseen: Arc<AtomicBool>,
 }
 
-/// A borrow that records its end, and the report that the borrower's GPU cannot map the buffer.
+/// A borrow that sets one flag when it ends, and another when the borrower's GPU reports that it cannot map the
+/// buffer.
 struct TestLoan {
     returned: Arc<AtomicBool>,
     unseen: Arc<AtomicBool>,
@@ -79,7 +80,7 @@ fn block(lent: &Value) -> Fallible<&dyn SharedBlock> {
     Ok(lent.memory.shared_block().ok_or("nobody else sees it")?)
 }
 
-/// Returns a tensor of the lender as the borrower's process gets it.
+/// Returns a tensor of the lender in the form that the borrower's process gets.
 fn borrowed(lent: &Value) -> Fallible<Borrowed> {
     let block = block(lent)?;
     assert_eq!(block.memory_kind(), MemoryKind::Device);
@@ -222,7 +223,7 @@ fn idle_ipc_buffers_are_freed_for_tensors_and_full_memory_uses_the_host() -> Fal
     let tensor = numbers(1.0)?;
     drop(gpu.lend(&gpu.upload(tensor.clone())?)?);
     assert_eq!(gpu.driver.used(), WINDOW, "kept for the next");
-    // This size leaves less memory than an IPC buffer needs, so the idle buffer must be freed.
+    // A tensor of `rest` bytes leaves less memory than an IPC buffer needs, so the idle buffer must be freed.
     let rest = usize::try_from(limit - WINDOW / 2)?;
     let large = gpu.upload(Tensor::zeros(DType::UInt8, [rest].try_into()?)?)?;
     assert_eq!(gpu.driver.used(), rest as u64);
@@ -234,7 +235,7 @@ fn idle_ipc_buffers_are_freed_for_tensors_and_full_memory_uses_the_host() -> Fal
     Ok(())
 }
 
-/// Stands for a process that has a descriptor of the block and may read it.
+/// A listener in place of a process that has a descriptor of the block and may read it.
 struct DescriptorReader;
 
 impl FreeListener for DescriptorReader {
@@ -369,8 +370,8 @@ fn downloads_are_readable_by_other_processes_in_place() -> Fallible {
             break on_host;
         }
     };
-    // The block is marked as read by a process that has vanished and may still read, so later downloads use
-    // other memory.
+    // The block is marked as memory that a vanished process may still read, so later downloads use other
+    // memory.
     let buffer = on_host.buffer().ok_or("no buffer")?;
     buffer.region().and_then(SharedMemory::of).ok_or("nobody else reads it")?.sharing().set_read_only();
     drop((buffer, on_host));

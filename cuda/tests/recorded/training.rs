@@ -92,7 +92,7 @@ fn layer_trains_without_races_or_leaks() -> Fallible {
         let steps = log.iter().filter(|line| line.starts_with("step<GradientDescent, float>")).count();
         assert_eq!(steps, 6, "{log:#?}");
         assert_eq!(gpu.driver.races(), Vec::<String>::new(), "{log:#?}");
-        // At the end only the variables are in use: their size in bytes.
+        // At the end only the variables are in use; `variables` is their size in bytes.
         let variables = (4 * 3 + 3) * 4;
         // The thread that ended the last step may still hold the partition, and thus memory.
         let deadline = Instant::now() + DEADLINE;

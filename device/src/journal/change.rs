@@ -37,7 +37,7 @@ pub trait ReplicaState: Any + Send + Sync + fmt::Debug {
 }
 
 impl Change {
-    /// Applies the change to `store`, which has the replicas.
+    /// Applies the change to the replicas in `store`.
     ///
     /// # Errors
     /// `Internal` if an earlier change was not applied to the store.
@@ -46,8 +46,8 @@ impl Change {
         match self.what {
             ChangeKind::Cleared => store.clear(container),
             ChangeKind::Removed { kind, name } => {
-                // The replica may be missing: a resource that was created and removed between two collections was never
-                // replicated.
+                // The replica may be missing: a resource that was created and removed between two collections of the
+                // journal was never replicated.
                 let _was_there = store.remove_kind(container, &kind, &name);
             }
             ChangeKind::State { kind, name, state } => {

@@ -33,7 +33,7 @@ pub trait Replicated: Send + Sync + fmt::Debug {
 pub enum Replica {
     /// The standby receives the resource's state.
     Follows(Arc<dyn Replicated>),
-    /// The standby needs no replica, because the resource's purpose ends with its process.
+    /// The standby needs no replica, because the resource is of no use once its process has ended.
     NotNeeded,
     /// The resource cannot be replicated, so creating it in a replicated store fails.
     Refused,
@@ -44,7 +44,7 @@ pub enum Replica {
 pub enum Extent {
     #[default]
     Nothing,
-    /// The slices with these numbers, of `length` elements each.
+    /// The slices of the resource whose indices are in `numbers`; each slice is a run of `length` elements.
     Slices {
         length: usize,
         numbers: BTreeSet<usize>,
@@ -68,7 +68,7 @@ pub struct Journal {
 type Key = (u32, Arc<str>, &'static str, Arc<str>);
 
 /// A note in the journal. Several changes of one resource between two collections make one note, at the time of the
-/// first.
+/// first change.
 enum Note {
     Changed(Arc<Entry>),
     Removal(Box<Change>),
@@ -230,8 +230,8 @@ impl Record {
         self.note(|extent| *extent = Extent::Whole);
     }
 
-    /// Notes that the slices with these numbers change. Each slice has `length` elements, the resource has `total`
-    /// elements.
+    /// Notes that the slices with the indices `slices` change. Each slice is a run of `length` elements; the whole
+    /// resource has `total` elements.
     pub fn note_slice_changes(&self, slices: impl Iterator<Item = usize>, length: usize, total: usize) {
         let mut slices = slices.peekable();
         if slices.peek().is_none() {
@@ -244,7 +244,7 @@ impl Record {
             match extent {
                 Extent::Slices { length: same, numbers } if *same == length => {
                     numbers.extend(slices);
-                    // Slices that cover more than half of the resource cost more to list than they save.
+                    // If the slices cover over half of the resource, a list of slices would cost more than it saves.
                     if numbers.len().saturating_mul(length).saturating_mul(2) > total {
                         *extent = Extent::Whole;
                     }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 const SHARDS: usize = 8;
 
-/// A table by key of sent values that have not been received, or of receivers whose value has not been sent. Several
-/// values or receivers may wait under one key; they are paired in the order of arrival.
+/// A table that maps keys to sent values that have not been received, or to receivers whose value has not been sent.
+/// Several values or receivers may wait under one key; they are paired in the order of arrival.
 #[derive(Default)]
 pub struct LocalRendezvous {
     shards: [Mutex<FxHashMap<Arc<str>, Pending>>; SHARDS],
@@ -28,7 +28,7 @@ enum Pending {
 }
 
 impl LocalRendezvous {
-    /// Creates an empty rendezvous.
+    /// Creates a rendezvous in which no value and no receiver waits.
     pub fn new() -> LocalRendezvous {
         LocalRendezvous::default()
     }
@@ -105,7 +105,7 @@ impl LocalRendezvous {
         }
     }
 
-    /// Returns an error if the step was aborted.
+    /// Checks that the step was not aborted.
     ///
     /// # Errors
     /// The reason, as a derived error.

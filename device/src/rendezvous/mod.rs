@@ -38,8 +38,8 @@ pub trait Rendezvous: Send + Sync + fmt::Debug {
     /// The reason if the step was aborted; errors of the transport.
     fn send(&self, key: &Arc<RendezvousKey>, sent: Sent) -> Result<()>;
 
-    /// Calls `receive` once the value has been sent or the step has failed. If the value or the failure is already
-    /// there, `receive` is called on the calling thread.
+    /// Calls `receive` once the value has been sent or the step has failed. If the value was sent or the step failed
+    /// before this call, `receive` is called on the calling thread.
     fn recv(&self, key: &Arc<RendezvousKey>, receive: Receive);
 
     /// Returns whether a device's tensor is to be sent in a buffer that the receiver's device, in another process, can

@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time after which a copy that has not ended counts as failed.
+/// The time after which a copy to the host that has not ended counts as failed.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A variable's value that is being copied to the host.
@@ -41,12 +41,12 @@ impl DeviceSnapshot {
         self.arrived.notify_all();
     }
 
-    /// Returns the dtype.
+    /// Returns the dtype of the copied value.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Returns the shape.
+    /// Returns the shape of the copied value.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }

@@ -7,11 +7,11 @@ use graph::{DType, Shape, Tensor};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The size in bytes from which a snapshot saves single blocks. A smaller value is copied as a whole when it changes,
-/// because blocks would cost more.
+/// The minimum size in bytes of a value of which a snapshot saves single blocks. A smaller value is copied as a whole
+/// when it changes, because saving blocks would cost more.
 const MIN_IN_PLACE_BYTES: usize = 1 << 20;
 
-/// The bytes that are read in one piece. Writers of the variable wait while a piece is copied.
+/// The maximum number of bytes that are read at once. Writers of the variable wait while the bytes are copied.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// The value of a variable as of one moment. It stays in the variable and is read from there piece by piece. Blocks
@@ -25,7 +25,7 @@ pub struct InPlaceSnapshot {
     unread: Mutex<Unread>,
 }
 
-/// The part of the value that has not been read. Locked after the variable.
+/// The part of the value that has not been read. Its lock is taken after the variable's lock.
 #[derive(Debug)]
 struct Unread {
     /// The whole value, once the snapshot owns it instead of reading it from the variable.
@@ -47,12 +47,12 @@ impl InPlaceSnapshot {
         InPlaceSnapshot { variable, shape, blocks, unread }
     }
 
-    /// Returns the dtype.
+    /// Returns the dtype of the snapshot's value.
     pub fn dtype(&self) -> DType {
         self.variable.dtype()
     }
 
-    /// Returns the shape.
+    /// Returns the shape of the snapshot's value.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -93,8 +93,8 @@ impl InPlaceSnapshot {
         self.unread.lock().detached.get_or_insert_with(|| value.clone());
     }
 
-    /// Saves the blocks that contain the slices with these numbers, of `size` bytes each, because the slices are about
-    /// to change.
+    /// Saves the blocks that contain the slices with the indices `slices`, of `size` bytes each, because the slices are
+    /// about to change.
     pub(super) fn save_slices(
         &self,
         value: &Tensor,
@@ -131,7 +131,7 @@ mod tests {
         Ok((variable, elements))
     }
 
-    /// Adds 1 to these rows, like a kernel that changes known slices.
+    /// Adds 1 to the rows with the indices `rows`, like a kernel that changes known slices.
     fn change(variable: &Variable, rows: &[usize]) -> Result<()> {
         let mut locked = variable.lock();
         if let Some(value) = locked.slices_mut(rows.iter().copied(), WIDTH)? {
@@ -182,7 +182,7 @@ mod tests {
         let now = variable.value()?;
         let at = |row: usize| now.values::<f32>().map(|values| values[row * WIDTH] - before[row * WIDTH]);
         assert_eq!([at(0)?, at(1)?, at(2)?, at(7)?, at(ROWS - 1)?], [1.0, 1.0, 0.0, 3.0, 1.0]);
-        // No saved blocks remain of the bytes that have been read.
+        // No saved blocks remain for the bytes that have been read.
         assert!(snapshot.unread.lock().saved.is_empty());
         Ok(())
     }

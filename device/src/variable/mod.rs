@@ -90,7 +90,7 @@ impl Variable {
         self.lock_device().clone().map(Value::from)
     }
 
-    /// Takes a snapshot of the value, which is on this device, to be read later while the variable changes.
+    /// Takes a snapshot of the value of this variable of `device`, to be read later while the variable changes.
     ///
     /// # Errors
     /// Those of [`Variable::value`].
@@ -192,7 +192,8 @@ impl DerefMut for Locked<'_> {
 }
 
 impl Locked<'_> {
-    /// Returns the value, in which only the slices with these numbers, of `length` elements each, may change.
+    /// Returns the value, of which the caller may change only the slices with the indices `slices`, of `length`
+    /// elements each.
     pub fn slices_mut(
         &mut self,
         slices: impl Iterator<Item = usize> + Clone,
@@ -244,7 +245,7 @@ pub struct VariableInput {
 }
 
 impl VariableInput {
-    /// Creates the access to input number `input` of a node.
+    /// Creates the access to the variable that input number `input` of a node refers to.
     pub fn new(init: &KernelInit<'_>, input: usize) -> VariableInput {
         let is_ref = init.inputs.get(input).is_some_and(|port| port.is_ref);
         VariableInput { input, found: if is_ref { None } else { Some(HandleInput::default()) } }
@@ -255,7 +256,7 @@ impl VariableInput {
         self.found.is_none()
     }
 
-    /// Returns the variable.
+    /// Returns the variable that the input refers to.
     ///
     /// # Errors
     /// `NotFound` if the handle refers to no variable.
@@ -263,7 +264,7 @@ impl VariableInput {
         self.get_or(ctx, |store, handle| store.lookup(&handle.container, &handle.name))
     }
 
-    /// Returns the variable, or the result of `otherwise` if the handle refers to none.
+    /// Returns the variable that the input refers to, or the result of `otherwise` if the handle refers to none.
     pub fn get_or(
         &self,
         ctx: &KernelContext<'_>,
@@ -284,8 +285,8 @@ impl VariableInput {
 /// Locks several variables in one global order, so that two kernels that lock the same variables cannot deadlock. Each
 /// variable may appear once.
 pub fn lock_all<'a, const N: usize>(variables: [&'a Variable; N]) -> Result<[Locked<'a>; N]> {
-    // The variables have one journal. The journal's lock is taken first and once: a thread that waits for a collection
-    // must hold no variable's lock, and the changes are to be collected together.
+    // The variables share one journal. The journal's lock is taken first and only once: a thread that waits for a
+    // collection must hold no variable's lock, and the changes of all variables are to be collected together.
     let collection_guard =
         variables.iter().find_map(|variable| variable.record.get()).map(Record::delay_collection);
     let mut locked = lock_each(variables, Variable::lock_without_collection_guard)?;

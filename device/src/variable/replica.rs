@@ -17,7 +17,7 @@ pub struct VariableState {
     pub value: Option<Tensor>,
 }
 
-/// Some slices of a variable: their numbers, and a matrix with a row for each slice.
+/// Some slices of a variable: their indices, and a matrix with a row for each slice.
 #[derive(Clone, Debug)]
 pub struct VariableSlices {
     pub numbers: Vec<usize>,

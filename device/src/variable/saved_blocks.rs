@@ -1,4 +1,4 @@
-//! Blocks of a value, saved before they change.
+//! Blocks of a variable's value whose old contents a snapshot saves before they change.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ impl Blocks {
         Blocks { total, block_len: (row * rows).clamp(1, MAX_BLOCK_LEN) }
     }
 
-    /// Returns the blocks that contain at least one of these bytes.
+    /// Returns the blocks that contain at least one byte of the range `bytes`.
     pub(super) fn containing(self, bytes: &Range<usize>) -> Range<usize> {
         bytes.start / self.block_len..bytes.end.div_ceil(self.block_len)
     }
@@ -49,8 +49,7 @@ pub(super) struct SavedBlocks {
     segments: Vec<Segment>,
 }
 
-/// Old contents of some blocks of a value, in the order in which they were saved; a value's saved blocks are divided into
-/// segments by position.
+/// The old contents of the saved blocks that start in one segment of the value, in the order in which they were saved.
 #[derive(Clone, Debug, Default)]
 struct Segment {
     /// The number of each saved block, and the offset of the block's contents in `bytes`.
@@ -100,7 +99,8 @@ impl SavedBlocks {
         }
     }
 
-    /// Drops the saved blocks of `range`, whose bytes have been read. Earlier blocks were dropped before.
+    /// Drops the saved blocks of `range`, whose bytes have been read. The blocks before `range` have been dropped
+    /// already.
     pub(super) fn drop_range(&mut self, range: &Range<usize>) {
         let segment = |byte: usize| self.blocks.segment(byte / self.blocks.block_len);
         let is_at_end = range.end >= self.blocks.total;

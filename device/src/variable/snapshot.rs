@@ -18,14 +18,14 @@ pub enum VariableSnapshot {
     Device(Arc<DeviceSnapshot>),
 }
 
-/// Snapshots travel as variants from the variable's device to the device of the [`Snapshot`], in the same process.
+/// Snapshots are passed as variants from the variable's device to the device of the [`Snapshot`], in the same process.
 impl VariantObject for VariableSnapshot {
     fn type_name(&self) -> &'static str {
         "anabranch::VariableSnapshot"
     }
 }
 
-/// A resource with the latest snapshot of a set of variables, until it is taken.
+/// A resource that holds the latest snapshot of a set of variables until the snapshot is taken.
 #[derive(Debug, Default)]
 pub struct Snapshot(Mutex<Option<Vec<Arc<VariableSnapshot>>>>);
 

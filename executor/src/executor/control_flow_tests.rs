@@ -198,8 +198,8 @@ fn a_constant_that_is_alive_with_its_readers_does_not_run() -> Result<()> {
         ["with_yes", "with_also", "with_switch"].map(is_constant),
         [Some(true), Some(false), Some(true)]
     );
-    // If both `one_of_two` and `two_of_two` were replaced by their values, `three` would be alive even if `yes` is
-    // dead; `written` waits for `read` only through `after_read`.
+    // If `one_of_two` and `two_of_two` were both replaced by their values, `three` would be alive even if `yes` is
+    // dead. If `after_read` were replaced by its value, `written` would not wait for `read`.
     assert_eq!(["one_of_two", "two_of_two", "after_read"].map(is_constant), [Some(false); 3]);
     let names = ["sum", "alone", "other", "three", "read"];
     let yes = run(&executor, &[("x", 5.into()), ("pred", true.into())], &names)?;
@@ -209,7 +209,7 @@ fn a_constant_that_is_alive_with_its_readers_does_not_run() -> Result<()> {
     Ok(())
 }
 
-/// Loops over several values, like those that clients write and those that functions are lowered to.
+/// Loops over several values, in the forms in which clients write loops and functions are lowered to loops.
 #[test]
 fn constants_of_a_loop_body_are_alive_with_their_readers() -> Result<()> {
     let attrs = "T=int32, frame_name=\"l\", parallel_iterations=10";
@@ -243,7 +243,8 @@ fn constants_of_a_loop_body_are_alive_with_their_readers() -> Result<()> {
     let of_name = |name: &str| executor.plan.nodes.iter().find(|n| &*n.node.name == name);
     let is_constant = |name: &str| of_name(name).map(|n| matches!(n.action, Action::Constant));
     assert_eq!(["limit", "one", "two"].map(is_constant), [Some(true); 3]);
-    // In the last iteration, `seen`, which reads `last`, would be alive without `last`, but `last` is dead.
+    // `last` must not be replaced by its value: in the last iteration, `last` is dead, but the other input of `seen` is
+    // alive.
     assert_eq!(is_constant("last"), Some(false));
     for _ in 0..10 {
         assert_eq!(run(&executor, &[], &["exit"])?, ints(&[Some(18)]));

@@ -72,7 +72,7 @@ fn short_work_after_a_receive_runs_as_an_inline_task() -> Result<()> {
     let y = b.add("y", compute("Add", 2, 1), &[x, x], &[])?;
     b.add("fetch", send(), &[y], &[])?;
     let executor = b.executor()?;
-    // Returns whether a step ends on the thread that sends it its value.
+    // Returns whether a step ends on the thread that sends the step its input value.
     let ends_here = |executor: &Arc<Executor>| -> Result<bool> {
         let (step, (sender, receiver)) = (new_step(), mpsc::channel());
         let ended = move |result: Result<Trace>| {

@@ -1,5 +1,5 @@
-//! Random graphs before and after simplification: alive outputs have the same bits, the same outputs are dead, and no
-//! node runs before the nodes that it waited for.
+//! Random graphs before and after simplification: alive outputs have the same bits, the same outputs are dead, and each
+//! node waits for the same placeholders.
 
 use device::{Error, Result, Value};
 use graph::passes::{SimplifyOptions, merge, prune, remove_redundant_control_edges, simplify};

@@ -11,7 +11,7 @@ use crate::ops::spec::{Arg, ArgType};
 use crate::ops::{self, Op};
 use smallvec::SmallVec;
 
-/// The tensors for one argument of an op: one, or several if the signature has a list.
+/// The tensors for one input argument of an op: one tensor, or several if the signature declares a list.
 #[derive(Clone, Debug)]
 pub enum Argument {
     One(Output),

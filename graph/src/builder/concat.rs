@@ -25,7 +25,7 @@ impl Scope {
         self.op("Pack").input(values).attr("axis", axis).output()
     }
 
-    /// Returns the slices along an axis, without that axis.
+    /// Returns the `num` slices of `value` along an axis; the slices do not have that axis.
     pub fn unpack(&self, value: Output, num: usize, axis: i64) -> Vec<Output> {
         self.op("Unpack").input(value).attr("num", num as i64).attr("axis", axis).outputs()
     }

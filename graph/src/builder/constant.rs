@@ -95,7 +95,7 @@ impl Scope {
         self.read(|graph, shapes| shapes.value(graph, output)).flatten()
     }
 
-    /// Records the error and returns a placeholder for the missing output.
+    /// Records the error and returns an invalid output, in place of the output of the node that could not be added.
     pub(crate) fn failed(&self, error: Error) -> Output {
         self.fail(error);
         Output::new(crate::graph::NodeId::new(super::MISSING_NODE as usize), 0)

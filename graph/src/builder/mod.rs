@@ -99,7 +99,8 @@ struct Context {
     colocate_with: Option<Arc<str>>,
     /// The innermost branch or loop around the scope.
     flow: Option<Rc<FlowContext>>,
-    /// True for scopes that add the control-flow ops of a branch or loop, whose inputs are used without capturing.
+    /// True for scopes that add the control-flow ops of a branch or loop; the inputs of these ops are used without
+    /// capturing.
     is_wiring: bool,
 }
 
@@ -134,7 +135,7 @@ impl Forward {
     }
 }
 
-/// The node index that stands for a node that could not be added because of an error.
+/// The node index in outputs returned after an error, when no node was added.
 const MISSING_NODE: u32 = u32::MAX;
 
 impl Default for Scope {
@@ -172,7 +173,8 @@ impl Scope {
         }
     }
 
-    /// Returns a scope that prefixes names with `name/`; a name that is in use gets a number.
+    /// Returns a scope that prefixes the names of its nodes with `name/`; if `name` is in use, a number is appended to
+    /// it.
     pub fn name_scope(&self, name: &str) -> Scope {
         let prefix = format!("{}/", self.unique_name(name));
         self.with(|c| c.prefix = prefix)

@@ -6,7 +6,7 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 impl Scope {
-    /// Pads `x` with zeros, before and after each axis.
+    /// Pads `x` with zeros: `paddings[i]` holds the numbers of zeros before and after the elements of axis `i`.
     pub fn pad(&self, x: Output, paddings: &[[i64; 2]]) -> Output {
         let paddings = self.paddings(paddings);
         self.op("Pad").input(x).input(paddings).output()

@@ -18,21 +18,21 @@ macro_rules! reductions {
 }
 
 reductions! {
-    /// Returns the sum over these axes.
+    /// Returns the sum of `x` over `axes`.
     sum = "Sum";
-    /// Returns the mean over these axes.
+    /// Returns the mean of `x` over `axes`.
     mean = "Mean";
-    /// Returns the product over these axes.
+    /// Returns the product of the elements of `x` over `axes`.
     prod = "Prod";
-    /// Returns the largest element over these axes.
+    /// Returns the largest element of `x` over `axes`.
     reduce_max = "Max";
-    /// Returns the smallest element over these axes.
+    /// Returns the smallest element of `x` over `axes`.
     reduce_min = "Min";
-    /// Returns the square root of the sum of squares over these axes.
+    /// Returns the square root of the sum of the squares of `x` over `axes`.
     euclidean_norm = "EuclideanNorm";
-    /// Returns whether all elements over these axes are true.
+    /// Returns whether all elements of the boolean tensor `x` over `axes` are true.
     all = "All";
-    /// Returns whether any element over these axes is true.
+    /// Returns whether any element of the boolean tensor `x` over `axes` is true.
     any = "Any";
 }
 

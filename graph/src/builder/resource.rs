@@ -6,7 +6,8 @@ use crate::graph::{NodeId, Output};
 use crate::shape::PartialShape;
 
 impl Scope {
-    /// Adds a handle of the variable with the node's name. The variable exists from its first assignment on.
+    /// Adds a `VarHandleOp` node called `name`, and returns the handle of the variable with the node's name. The
+    /// variable exists from its first assignment on.
     pub fn var_handle(&self, name: &str, dtype: DType, shape: impl Into<PartialShape>) -> Output {
         let call = self.op("VarHandleOp").name(name).attr("dtype", dtype).attr("shape", shape.into());
         let handle = call.output();

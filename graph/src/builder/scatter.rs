@@ -12,7 +12,7 @@ macro_rules! scatter {
                 }
 
                 $(#[$doc])*
-                /// Takes the variable by its resource handle.
+                /// The variable is given by its resource handle.
                 pub fn $resource(&self, handle: Output, indices: Output, updates: Output) -> NodeId {
                     self.op($resource_op).input(handle).input(indices).input(updates).node()
                 }
@@ -34,9 +34,9 @@ scatter! {
     scatter_min = "ScatterMin", resource_scatter_min = "ResourceScatterMin";
     /// Sets the rows at `indices` to the element-wise maximum with `updates`.
     scatter_max = "ScatterMax", resource_scatter_max = "ResourceScatterMax";
-    /// Replaces the rows at `indices`; for duplicate indices the last update wins.
+    /// Replaces the rows at `indices` by `updates`; for duplicate indices the last update wins.
     scatter_update = "ScatterUpdate", resource_scatter_update = "ResourceScatterUpdate";
-    /// Replaces the slices at `indices`, whose last axis indexes the variable's first axes.
+    /// Replaces the slices at `indices` by `updates`; the last axis of `indices` indexes the variable's first axes.
     scatter_nd_update = "ScatterNdUpdate", resource_scatter_nd_update = "ResourceScatterNdUpdate";
     /// Adds `updates` to the slices at `indices`.
     scatter_nd_add = "ScatterNdAdd", resource_scatter_nd_add = "ResourceScatterNdAdd";
@@ -49,7 +49,8 @@ scatter! {
 }
 
 impl Scope {
-    /// Returns the tensor with the slices at `indices`, whose last axis indexes its first axes, replaced.
+    /// Returns a copy of `tensor` in which `updates` replaces the slices at `indices`; the last axis of `indices`
+    /// indexes the first axes of `tensor`.
     pub fn tensor_scatter_update(&self, tensor: Output, indices: Output, updates: Output) -> Output {
         self.op("TensorScatterUpdate").input(tensor).input(indices).input(updates).output()
     }

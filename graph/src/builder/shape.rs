@@ -47,7 +47,7 @@ impl Scope {
         self.op("ExpandDims").input(x).input(axis).output()
     }
 
-    /// Removes these axes, which must have size 1; if `axes` is empty, all axes of size 1.
+    /// Removes the axes `axes`, which must have size 1; if `axes` is empty, removes all axes of size 1.
     pub fn squeeze(&self, x: Output, axes: &[i64]) -> Output {
         self.op("Squeeze").input(x).attr("squeeze_dims", axes.to_vec()).output()
     }

@@ -8,8 +8,8 @@ use crate::graph::Output;
 pub enum SliceIndex {
     /// One element; the indexed axis is removed from the result.
     At(i64),
-    /// A range `(begin, end, step)`, excluding the end; `None` is the first or last element in the direction of the
-    /// step.
+    /// A range `(begin, end, step)`, excluding the end. Without a begin or an end, the range starts at the first
+    /// element of the axis or includes the last one, in the direction of the step.
     Range(Option<i64>, Option<i64>, i64),
     /// A new axis of size 1.
     NewAxis,
@@ -29,7 +29,7 @@ impl Scope {
         self.op("Slice").input(x).input(begin).input(size).output()
     }
 
-    /// Returns the elements at these indices, the first index for the first axis.
+    /// Returns the elements that `picks` selects; the first entry of `picks` applies to the first axis.
     pub fn strided_slice(&self, x: Output, picks: &[SliceIndex]) -> Output {
         let mut masks = [0i64; 5];
         let (mut begin, mut end, mut strides) = (Vec::new(), Vec::new(), Vec::new());

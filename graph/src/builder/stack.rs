@@ -1,1 +1,1 @@
-//! Stack ops have no builders: the gradients of loops add them.
+//! Stack ops have no builders: only TensorFlow clients add stacks, for the gradients of loops.

@@ -4,8 +4,8 @@
 use super::Scope;
 use crate::graph::{NodeId, Output};
 
-/// Defines one optimizer method. It returns the reference for a reference variable, and the node for a resource
-/// variable.
+/// Defines one optimizer method. The method returns the variable's reference for a reference variable, and the update
+/// node for a resource variable.
 macro_rules! method {
     (dense $method:ident $op:literal $config:ident) => {
         #[doc = concat!("Applies one step of [`", stringify!($config), "`].")]
@@ -23,22 +23,22 @@ macro_rules! method {
     };
     (resource_dense $method:ident $op:literal $config:ident) => {
         #[doc = concat!("Applies one step of [`", stringify!($config), "`].")]
-        /// Takes the variable and its slots by their resource handles.
+        /// The variable and its slots are given by their resource handles.
         pub fn $method(&self, handle: Output, step: &$config, grad: Output) -> NodeId {
             step.call(self, $op, handle, grad, None)
         }
     };
     (resource_sparse $method:ident $op:literal $config:ident) => {
         #[doc = concat!("Applies one step of [`", stringify!($config), "`] to the rows at `indices`.")]
-        /// Takes the variable and its slots by their resource handles.
+        /// The variable and its slots are given by their resource handles.
         pub fn $method(&self, handle: Output, step: &$config, grad: Output, indices: Output) -> NodeId {
             step.call(self, $op, handle, grad, Some(indices))
         }
     };
 }
 
-/// Defines optimizer structs. The fields are in the order of the op's inputs: the inputs before the gradient, the
-/// inputs after it, and then the boolean attributes.
+/// Defines optimizer structs. The fields of a struct are the op's inputs before the gradient, the inputs after the
+/// gradient, and the boolean attributes, in this order.
 macro_rules! optimizers {
     ($(
         $(#[$doc:meta])*

@@ -28,7 +28,8 @@ pub struct Body {
     pub return_types: Vec<DType>,
 }
 
-/// The largest nesting depth of functions in the attributes of functions, equal to protobuf's limit on nested messages.
+/// The largest depth of functions nested in the attributes of functions (`FuncAttr`), equal to protobuf's limit on
+/// nested messages.
 const MAX_NESTING: usize = 100;
 
 impl FunctionDef {

@@ -46,19 +46,19 @@ pub struct FunctionDef {
 pub struct ArgDef {
     pub name: Arc<str>,
     pub ty: ArgDefType,
-    /// The attribute that holds the number of tensors of type `ty`.
+    /// The name of the attribute that holds the number of tensors of type `ty`.
     pub number_attr: Option<Arc<str>>,
     pub is_ref: bool,
     pub opaque: Option<Arc<[u8]>>,
 }
 
-/// The type of an argument or output.
+/// The element type of an argument or output, either fixed or set by an attribute of the function.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArgDefType {
     Fixed(DType),
-    /// The attribute that holds the type.
+    /// The name of the attribute that holds the type.
     Attr(Arc<str>),
-    /// The attribute that holds a list of types, one per tensor.
+    /// The name of the attribute that holds a list of types, one per tensor.
     List(Arc<str>),
 }
 
@@ -293,7 +293,7 @@ impl FunctionLibrary {
         Ok(())
     }
 
-    /// Returns the part of the library that the graph's nodes can call, directly or through other functions.
+    /// Returns the functions and gradients that the graph's nodes can call, directly or through other functions.
     pub fn reachable_from(self: &Arc<FunctionLibrary>, graph: &Graph) -> Arc<FunctionLibrary> {
         if self.is_empty() {
             return self.clone();
@@ -301,8 +301,8 @@ impl FunctionLibrary {
         Arc::new(self.reachable(graph.nodes().map(|(_, node)| (node.op.name(), &node.attrs))))
     }
 
-    /// Returns the part of the library that nodes with these ops and attributes can call, in the library's order. The
-    /// gradient of each included function is included.
+    /// Returns the functions that nodes with these ops and attributes can call, in the library's order. The gradient of
+    /// each included function is included.
     fn reachable<'a>(&self, roots: impl Iterator<Item = (&'a str, &'a Attrs)>) -> FunctionLibrary {
         let mut wanted: FxHashSet<usize> = FxHashSet::default();
         let mut open: Vec<usize> = Vec::new();

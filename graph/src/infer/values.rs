@@ -1,4 +1,5 @@
-//! Values known before a step runs: constants, and integers computed by short chains of shape arithmetic.
+//! Derivation of values before a step runs: values of constants, and integers computed by short chains of shape
+//! arithmetic.
 
 use super::Shapes;
 use crate::dtype::DType;
@@ -9,7 +10,8 @@ use crate::ops::slice::StridedSliceAttrs;
 use crate::shape::{Dim, MAX_RANK, PartialShape};
 use crate::tensor::Tensor;
 
-/// The largest number of nodes on the path from an output to a node that its value is derived from.
+/// The largest number of nodes on a path that the search follows from an output back towards constants and known
+/// shapes.
 const MAX_DEPTH: usize = 8;
 
 /// The largest number of nodes visited to derive one value.
@@ -38,7 +40,8 @@ pub(super) fn shape(graph: &Graph, shapes: &Shapes, output: Output) -> Result<Pa
         });
     };
     match (known.scalar, known.values.as_slice()) {
-        // A scalar describes a shape only for ops that take -1 for any shape, or that take a scalar as a vector.
+        // The scalar -1 means any shape. An unknown scalar may be -1, or may stand for a vector of one size, so the
+        // shape is unknown.
         (true, [Some(-1) | None]) => Ok(PartialShape::unknown()),
         _ => {
             let dims: Vec<i64> = known.values.iter().map(|v| v.unwrap_or(-1)).collect();
@@ -98,7 +101,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Returns the value of a constant of any type, also through Identity nodes.
+    /// Returns the value of an output, of any element type, if the output is a constant or leads to a constant through
+    /// Identity nodes only.
     fn plain_constant(&self, mut output: Output) -> Option<Tensor> {
         for _ in 0..MAX_DEPTH {
             if let Some(known) = self.shapes.known_values.get(&output) {
@@ -114,15 +118,15 @@ impl Search<'_> {
         None
     }
 
-    /// Returns the known elements of an integer scalar or vector. `depth` bounds the recursion, the budget bounds the
-    /// number of visited nodes.
+    /// Returns the known elements of an integer scalar or vector. The length of the path to the output is `depth`;
+    /// `budget` limits the number of visited nodes.
     fn partial_ints(&mut self, output: Output, depth: usize) -> Option<PartialInts> {
         self.budget = self.budget.checked_sub(1)?;
         let followed = if depth < MAX_DEPTH { self.follow(output, depth) } else { None };
         followed.or_else(|| self.unknown_elements(output))
     }
 
-    /// Returns an integer scalar or vector of known shape without known elements.
+    /// Returns an integer scalar or vector in which every element is unknown, if the shape of the output is known.
     fn unknown_elements(&self, output: Output) -> Option<PartialInts> {
         match *self.shapes.get(output).dims()? {
             [] => Some(PartialInts::scalar(None)),

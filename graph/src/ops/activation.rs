@@ -153,7 +153,8 @@ fn merge_inputs(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the gradient of an activation whose gradient op takes the activation's output.
+/// Returns the gradient of an activation by its gradient op `op`, which takes the activation's output and not its
+/// input.
 fn through_output(s: &Scope, f: &Forward, dy: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
     Ok(vec![dy[0].map(|dy| s.op(op).input(dy).input(f.output(0)).output())])
 }

@@ -65,7 +65,7 @@ fn of(scope: &Scope, op: &str, x: Output) -> Output {
     scope.op(op).input(x).output()
 }
 
-/// Returns the slope of a function whose formula divides by `x`; at 0 the slope is one half.
+/// Returns `slope` with one half in place of its elements where `x` is 0, for slopes whose formula divides by `x`.
 fn half_at_zero(scope: &Scope, x: Output, slope: Output) -> Result<Output> {
     let at_zero = scope.op("Equal").input(x).input(number(scope, scope.dtype(x), 0.0)?).output();
     let half = number(scope, scope.dtype(x), 0.5)?;

@@ -142,8 +142,8 @@ pub(super) const OPS: &[OpDef] = &[
         "SquaredDifference",
         "bfloat16, half, float, double, int32, int64, complex64, complex128",
         gradient!(|s, x, y, z, dz| {
-            // For complex numbers the op is not analytic: it multiplies the difference by the conjugate of the
-            // difference.
+            // For complex numbers SquaredDifference is not analytic: it multiplies the difference by the conjugate of
+            // the difference.
             let dx = s.mul(s.mul(number(s, s.dtype(x), 2.0)?, dz), s.conj(s.sub(x, y)));
             (dx, s.neg(dx))
         }),
@@ -248,8 +248,8 @@ pub(super) fn merged(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns two parts of the gradient `dz`: one has the elements of `dz` where `first` is true, the other has those
-/// where `first` is false; both are 0 elsewhere.
+/// Divides `dz` between two operands: the first tensor has the elements of `dz` where `first` is true and 0 elsewhere,
+/// the second has the elements of `dz` where `first` is false and 0 elsewhere.
 fn choose(scope: &Scope, first: Output, dz: Output) -> (Output, Output) {
     let zeros = scope.op("ZerosLike").input(dz).output();
     let select = |then, otherwise| scope.op("SelectV2").input(first).input(then).input(otherwise).output();

@@ -200,8 +200,8 @@ fn like_images(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Sets the shapes of the selected indices: `max_output_size` of them if the op pads its output, otherwise an unknown
-/// number.
+/// Sets the shape of the vector of selected indices: its length is `max_output_size` if the op pads its output,
+/// otherwise unknown.
 fn selected_indices_shape(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(0, 2)?;
     infer.input_of_rank(1, 1)?;

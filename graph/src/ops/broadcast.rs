@@ -10,14 +10,14 @@ use crate::shape::{Dim, PartialShape};
 use crate::tensor::Tensor;
 use num_complex::Complex;
 
-/// Sets the output to the broadcast shape of both inputs.
+/// Sets the output's shape to the broadcast shape of both inputs.
 pub(super) fn broadcast(infer: &mut Infer<'_>) -> Result<()> {
     let shape = PartialShape::broadcast(&infer.input(0), &infer.input(1))?;
     infer.set(0, shape);
     Ok(())
 }
 
-/// Returns the gradient that arrived at output 0.
+/// Returns the gradient with respect to output 0; an error if there is none.
 pub(super) fn arrived(forward: &Forward, gradients: &[Option<Output>]) -> Result<Output> {
     gradients.first().copied().flatten().ok_or_else(|| {
         Error::invalid(format!("no gradient arrived at output 0 of {}", forward.node.name))
@@ -66,9 +66,9 @@ pub(super) fn sizes(scope: &Scope, values: impl IntoIterator<Item = usize>) -> R
     ))
 }
 
-/// Reduces the gradients of two operands, each of the broadcast shape, by summing over the axes along which the
-/// operand was broadcast. If the shapes are known, the axes are computed here; otherwise a `BroadcastGradientArgs`
-/// node computes them at run time.
+/// Reduces the gradients of two operands from the broadcast shape to the shapes of the operands, by summing each
+/// gradient over the axes along which its operand was broadcast. If the shapes are known, the axes are computed while
+/// the gradient is built; otherwise a `BroadcastGradientArgs` node computes the axes at run time.
 pub(super) fn reduce_gradients(
     scope: &Scope,
     operands: [Output; 2],
@@ -77,7 +77,8 @@ pub(super) fn reduce_gradients(
     reduce_leading_gradients(scope, operands, gradients, 0)
 }
 
-/// Like [`reduce_gradients`], except that the last `trailing` axes are not broadcast, like the matrices in a batch.
+/// Like [`reduce_gradients`], except that the last `trailing` axes are not broadcast, such as the two matrix axes of a
+/// batched matrix product.
 pub(super) fn reduce_leading_gradients(
     scope: &Scope,
     operands: [Output; 2],

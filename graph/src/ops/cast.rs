@@ -37,8 +37,8 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Infers the shape of Bitcast. A smaller output type adds an axis; for a larger output type the last axis is merged
-/// into one element.
+/// Infers the shape of Bitcast. A smaller output type adds an axis; for a larger output type, the elements along the
+/// last axis are joined to one element, and the axis is removed.
 fn bitcast_shape(infer: &mut Infer<'_>) -> Result<()> {
     let (from, to) = (infer.attr::<DType>("T")?, infer.attr::<DType>("type")?);
     let shape = infer.input(0);

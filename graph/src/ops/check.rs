@@ -62,7 +62,7 @@ fn first(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Sets the output to the shape of a scalar.
+/// Sets the output's shape to that of a scalar.
 pub(super) fn scalar(infer: &mut Infer<'_>) -> Result<()> {
     infer.set(0, PartialShape::scalar());
     Ok(())

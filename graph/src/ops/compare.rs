@@ -76,8 +76,8 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Infers the shape of Equal and NotEqual. If the node accepts incompatible shapes, it returns a scalar for them, so
-/// the output's shape is known only if both input shapes are.
+/// Infers the shape of Equal and NotEqual. A node that accepts incompatible shapes returns a scalar for them, so the
+/// output's shape is known only if both input shapes are known.
 fn equality_shape(infer: &mut Infer<'_>) -> Result<()> {
     if infer.attr::<bool>("incompatible_shape_error")? {
         return broadcast(infer);

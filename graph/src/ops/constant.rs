@@ -169,7 +169,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Sets the output to the first input's shape.
+/// Sets the output's shape to the shape of the first input.
 pub(super) fn same(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.input(0);
     infer.set(0, shape);

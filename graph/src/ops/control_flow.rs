@@ -180,8 +180,8 @@ fn agreed(shapes: &[PartialShape]) -> PartialShape {
     PartialShape::of_dims(dims.iter().enumerate().map(|(i, d)| if agrees(i) { *d } else { None }))
 }
 
-/// Sets the output's shape to the input's for a loop constant. A loop variable may change its shape between iterations,
-/// so its shape is unknown.
+/// Sets the output's shape to the input's shape for a loop constant, and to unknown for a loop variable, whose shape
+/// may change between iterations.
 fn enter(infer: &mut Infer<'_>) -> Result<()> {
     if infer.attr::<bool>("is_constant")? {
         let shape = infer.input(0);
@@ -212,8 +212,8 @@ fn select(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Merges the gradients of all outputs. An output at which no gradient arrived contributes zeros, which are alive
-/// when that output was.
+/// Merges the gradients of all outputs. For an output at which no gradient arrived, zeros are merged; the zeros are
+/// alive if and only if that output is alive.
 fn switch_gradient(s: &Scope, forward: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let ways: Vec<Output> =
         (0..dy.len()).map(|i| dy[i].unwrap_or_else(|| s.zeros_like(forward.output(i)))).collect();

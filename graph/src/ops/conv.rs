@@ -36,7 +36,7 @@ const OF_FILTER: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// The names of a convolution op and its gradient ops: forward, with respect to the input, with respect to the
+/// The names of three ops: a convolution, its gradient with respect to the input, and its gradient with respect to the
 /// filter.
 struct ConvOps([&'static str; 3]);
 
@@ -219,7 +219,8 @@ impl Conv {
         if self.volumes { 5 } else { 4 }
     }
 
-    /// Converts sizes in the data format to `[batch, planes, rows, columns, channels]`; an image has one plane.
+    /// Converts sizes in the data format to `[batch, planes, rows, columns, channels]`; for images, `one` is the number
+    /// of planes.
     fn data<T: Copy>(&self, sizes: &[T], one: T) -> Option<[T; 5]> {
         match *sizes {
             [a, b, c, d] if !self.volumes => {
@@ -249,8 +250,8 @@ impl Conv {
         }
     }
 
-    /// Returns the positions of the filter along a spatial axis (0 planes, 1 rows, 2 columns). Explicit padding applies
-    /// to rows and columns only.
+    /// Returns the window that the filter forms along a spatial axis (0 planes, 1 rows, 2 columns). Explicit padding
+    /// applies to rows and columns only.
     fn window(&self, input: usize, filter: usize, axis: usize) -> Result<Window> {
         let (stride, dilation) = (self.strides[axis], self.dilations[axis]);
         match axis {
@@ -276,7 +277,8 @@ impl Conv {
         Ok(sizes)
     }
 
-    /// Like [`Conv::sizes`], for a depthwise convolution, in which each input channel has its own filters.
+    /// Like [`Conv::sizes`], for a depthwise convolution, in which each input channel is convolved with separate
+    /// filters.
     pub fn depthwise_sizes(&self, input: &[usize], filter: &[usize]) -> Result<ConvSizes> {
         let sizes = self.spatial_sizes(input, filter)?;
         if sizes.in_channels != sizes.filter_channels {
@@ -376,8 +378,8 @@ fn infer_forward(infer: &mut Infer<'_>, conv: &Conv, depthwise: bool) -> Result<
     Ok(())
 }
 
-/// Infers the output shape of a gradient op with respect to the input, from the value of input 0: the whole shape, or
-/// for images the rows and columns only.
+/// Infers the output shape of a gradient op with respect to the input. Input 0 holds that shape or, for images, only
+/// the numbers of rows and columns.
 fn infer_input(infer: &mut Infer<'_>, conv: &Conv) -> Result<()> {
     let mut shape = infer.value_as_shape(0)?;
     if shape.rank() == Some(2) && !conv.volumes {

@@ -1,4 +1,4 @@
-//! Queries on a dataset that do not leave an iterator behind after the step.
+//! Ops that query a dataset directly, without an iterator resource.
 
 use super::check::scalar;
 use super::iterator::element;

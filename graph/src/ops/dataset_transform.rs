@@ -3,7 +3,7 @@
 use super::dataset_source::{DATASET, ELEMENTS, ELEMENTS_AND_METADATA};
 use super::{OpDef, Traits};
 
-/// The op table fields of datasets that split each batch evenly among replicas.
+/// The op table fields that are common to datasets that split each batch evenly among replicas.
 const REBATCHED: OpDef = OpDef {
     inputs: &["input_dataset: variant", "num_replicas: int64"],
     attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "use_fallback: bool = true"],

@@ -142,8 +142,8 @@ fn same(infer: &mut Infer<'_>, axes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Infers the shape of a real transform: input 1 holds the lengths of the innermost axes. The complex side stores
-/// only half of the last axis.
+/// Infers the shape of a Fourier transform from or to real numbers. Input 1 holds the lengths of the innermost axes;
+/// the complex tensor stores only half of the last axis.
 fn real_transform_shape(infer: &mut Infer<'_>, axes: usize, forward: bool) -> Result<()> {
     let shape = at_least(infer, axes)?;
     infer.input_of_rank(1, 1)?;

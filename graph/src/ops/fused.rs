@@ -1,6 +1,6 @@
-//! Fused ops. Most are TensorFlow's: a TensorFlow master's graph optimizer replaces a product, convolution or
-//! normalization and the ops after it, which `fused_ops` lists in order, by one of them. `_FusedElementwise` is our own
-//! ([`fuse`](crate::passes::fuse)).
+//! Fused ops. Most are TensorFlow's: the graph optimizer of a TensorFlow master replaces a product, convolution or
+//! normalization and the ops after it by one fused op, whose attribute `fused_ops` lists the replaced ops in order.
+//! `_FusedElementwise` is an op of this project ([`fuse`](crate::passes::fuse)).
 
 use super::OpDef;
 use super::conv::{self, DILATIONS, EXPLICIT, PADDING, STRIDES};

@@ -72,8 +72,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Returns dimensions `from..to` of a shape, or all from `from` on if `to` is `None`. Returns `None` if the rank is
-/// unknown.
+/// Returns dimensions `from..to` of a shape, or `from..` if `to` is `None`. Returns `None` if the rank is unknown.
 fn dims_between(shape: &PartialShape, from: usize, to: Option<usize>) -> Option<Vec<Dim>> {
     let dims = shape.dims()?;
     Some(dims.get(from..to.unwrap_or(dims.len())).unwrap_or_default().to_vec())

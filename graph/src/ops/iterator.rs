@@ -282,7 +282,7 @@ pub(super) fn scalars(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Sets the outputs to the shapes of a dataset element, which are an attribute.
+/// Sets the shapes of the outputs, the components of a dataset element, to the attribute `output_shapes`.
 pub(super) fn element(infer: &mut Infer<'_>) -> Result<()> {
     let shapes = infer.attr::<Vec<PartialShape>>("output_shapes")?;
     if shapes.len() != infer.num_outputs() {

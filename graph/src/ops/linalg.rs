@@ -263,8 +263,8 @@ fn product(scope: &Scope, x: Output, y: Output, adjoint_x: bool, adjoint_y: bool
 fn inverse_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let (inverse, dz) = (forward.output(0), arrived(forward, dz)?);
     let adjoint = forward.attr::<bool>("adjoint")?;
-    // With the attribute `adjoint`, the op's output is the adjoint of the inverse, so the gradient is the adjoint as
-    // well.
+    // With the attribute `adjoint`, the op returns the adjoint of the inverse, so the gradient formula uses the adjoint
+    // too.
     let gradient = match adjoint {
         false => product(scope, inverse, product(scope, dz, inverse, false, true), true, false),
         true => product(scope, inverse, product(scope, dz, inverse, true, false), false, false),

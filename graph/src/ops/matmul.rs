@@ -134,7 +134,8 @@ const BATCH_MAT_MUL_V2: ProductOp = ProductOp { op: "BatchMatMulV2", flips: ["ad
 
 /// Returns the gradients of both factors; each is a product of the other factor with `dz`.
 fn factors(scope: &Scope, forward: &Forward, dz: Output, names: &ProductOp) -> Result<[Output; 2]> {
-    // The batched ops conjugate the factor that they transpose; the other factor is conjugated here.
+    // The gradient needs adjoints of the factors. MatMul only transposes, so its factors are conjugated here; the
+    // attributes of the batched ops conjugate and transpose.
     let whole = |x: Output| if names.op == "MatMul" { scope.conj(x) } else { x };
     let (a, b) = (whole(forward.input(0)), whole(forward.input(1)));
     let flips = (forward.attr::<bool>(names.flips[0])?, forward.attr::<bool>(names.flips[1])?);

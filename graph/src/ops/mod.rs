@@ -107,7 +107,7 @@ use spec::{Arg, ArgType, AttrSpec};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Builds the list of families, each with the name of its file.
+/// Builds the list of op families, each with the name of its source file.
 macro_rules! families {
     ($($family:ident),* $(,)?) => {
         &[$((stringify!($family), $family::OPS)),*]
@@ -205,7 +205,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     variable,
 };
 
-/// One op, as a row of the op table. Signatures are written in the notation of [`spec`].
+/// The definition of one op: a row of the op table. Signatures are written in the notation of [`spec`].
 #[derive(Clone, Copy)]
 pub struct OpDef {
     pub name: &'static str,
@@ -254,7 +254,8 @@ pub enum Gradient {
     None,
 }
 
-/// The executor's treatment of an op. Roles other than `Compute` are a closed set.
+/// The executor's treatment of an op: `Compute` for an op that runs a kernel, and a special role for each transfer and
+/// control-flow op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     Compute,
@@ -283,8 +284,8 @@ pub struct Traits {
     /// True if the op forwards a reference: a reader of the output sees the variable's value at the time of the read,
     /// including later writes.
     pub passes_reference: bool,
-    /// True if the op does not read the elements of its first input, but only its shape or a property of a variant.
-    /// The op runs on the device of that input.
+    /// True if the op reads only the shape of its first input, or only a property of a variant in it, but no elements.
+    /// The op runs on the device of the first input.
     pub metadata: bool,
 }
 
@@ -308,7 +309,7 @@ impl Traits {
     pub const METADATA: Traits = Traits { metadata: true, ..Traits::NONE };
 }
 
-/// Leaves the shapes of all outputs unknown.
+/// The inference function of ops whose output shapes are unknown before the step runs.
 pub fn unknown_shapes(_: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
@@ -504,7 +505,7 @@ pub fn lookup(name: &str) -> Option<&'static Op> {
     registry.by_name.get(name).map(|&i| &registry.ops[i])
 }
 
-/// Returns the families of ops, each with the name of its file.
+/// Returns the op families, each as the name of its source file and its op table rows.
 pub fn families() -> &'static [(&'static str, &'static [OpDef])] {
     FAMILIES
 }

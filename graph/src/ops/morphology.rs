@@ -84,7 +84,7 @@ pub struct Dilation {
     padding: Padding,
 }
 
-/// The sizes in elements along one axis that determine the input positions under the filter.
+/// The sizes of a dilation along one axis, in elements: input, filter, output, stride, rate and padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DilationAxis {
     pub input: usize,

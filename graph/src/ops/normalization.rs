@@ -108,8 +108,8 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &[FLOATS, "U: {float}", EPSILON, ANY_FORMAT, TRAINING],
         ..BATCH_GRAD
     },
-    // The gradient of the activation `activation_mode` of a normalization. The activation's output is recomputed from
-    // the inputs of the normalization, to find where the activation passes no gradient.
+    // The gradient of a normalization followed by the activation `activation_mode`. The activation's output is
+    // recomputed from the inputs of the normalization, to find where the activation passes no gradient.
     OpDef {
         name: "_FusedBatchNormActivationGrad",
         inputs: &[
@@ -228,8 +228,8 @@ impl BatchNorm {
     }
 }
 
-/// Returns `shape` with the size of its channel axis `axis` merged with the lengths of the per-channel inputs
-/// `vectors`, and that size.
+/// Returns `shape` in which the channel axis `axis` has the size on which `shape` and the per-channel inputs `vectors`
+/// agree, and that size.
 fn with_channels(
     infer: &Infer<'_>,
     shape: PartialShape,
@@ -301,8 +301,7 @@ fn batch_grad(s: &Scope, f: &Forward, dy: &[Option<Output>]) -> Result<Vec<Optio
     };
     let mut x = f.input(0);
     let mut format: String = f.attr("data_format")?;
-    // Kernels compute the gradient through fixed averages (inference mode) only with channels last, so the axes are
-    // transposed.
+    // In inference mode, kernels compute the gradient only for channels last, so channels-first data is transposed.
     let moved = !attrs.training && attrs.format == DataFormat::Nchw;
     let rank = if attrs.volumes { 5 } else { 4 };
     if moved {

@@ -91,8 +91,8 @@ fn stitch(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Gradient of DynamicPartition: the row numbers are partitioned in the same way, and by them DynamicStitch puts the
-/// gradients back in order.
+/// Gradient of DynamicPartition: the row numbers are partitioned like the rows, and DynamicStitch uses the partitioned
+/// row numbers to put the gradients back in order.
 fn partition_gradient(
     scope: &Scope,
     forward: &Forward,

@@ -29,7 +29,7 @@ const MAX_T: &str =
 const MEAN_T: &str = "T: {half, bfloat16, float, double}";
 const BATCH_IN_INDEX: &str = "include_batch_in_index: bool = false";
 
-/// The op table row of a pooling op. Its gradient ops take the image, the pooled image and a gradient.
+/// The op table fields that are common to the forward pooling ops: one input and one output.
 const FORWARD: OpDef = OpDef { inputs: &["input: T"], outputs: &["output: T"], ..OpDef::NEW };
 const OF_MAXIMA: OpDef =
     OpDef { inputs: &["orig_input: T", "orig_output: T", "grad: T"], outputs: &["output: T"], ..OpDef::NEW };
@@ -210,7 +210,7 @@ pub struct Pool {
     pub volumes: bool,
 }
 
-/// The batch size, the window positions along planes, rows and columns, and the number of channels of a pooling.
+/// The sizes of a pooling: the batch size, the windows along planes, rows and columns, and the number of channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSizes {
     pub batch: usize,
@@ -305,7 +305,8 @@ impl Pool {
         if self.volumes { 5 } else { 4 }
     }
 
-    /// Converts sizes in the data format to `[batch, planes, rows, columns, channels]`; an image has one plane.
+    /// Converts sizes in the data format to `[batch, planes, rows, columns, channels]`; for images, `one` is the number
+    /// of planes.
     fn data<T: Copy>(&self, sizes: &[T], one: T) -> Option<[T; 5]> {
         match *sizes {
             [a, b, c, d] if !self.volumes => {
@@ -325,7 +326,7 @@ impl Pool {
         }
     }
 
-    /// Returns the positions of the window along a spatial axis: 0 planes, 1 rows, 2 columns.
+    /// Returns the window along a spatial axis: 0 planes, 1 rows, 2 columns.
     fn window(&self, input: usize, axis: usize) -> Result<Window> {
         let (ksize, stride) = (self.ksize[axis + 1], self.strides[axis + 1]);
         match axis {
@@ -348,7 +349,8 @@ impl Pool {
         })
     }
 
-    /// Like [`Pool::sizes`], with the window positions that TensorFlow's forward kernels use.
+    /// Like [`Pool::sizes`], with windows placed like in TensorFlow's forward kernels, which centre windows that do not
+    /// cover a volume with SAME padding.
     pub fn forward_sizes(&self, input: &[usize]) -> Result<PoolSizes> {
         let sizes = self.sizes(input)?;
         if !self.volumes || self.padding != Padding::Same {
@@ -428,7 +430,8 @@ fn max_grad_grad_v2(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> R
     Ok(vec![Some(zeros(0)), Some(zeros(1)), Some(with_attrs(f, call)?.output()), None, None])
 }
 
-/// Copies the pooling's attributes that the gradient op has as well to a call of that op.
+/// Copies attributes of the pooling node to `call`, a call of its gradient op; only attributes that the gradient op has
+/// too.
 fn with_attrs<'a>(f: &Forward, mut call: Call<'a>) -> Result<Call<'a>> {
     for name in ["ksize", "strides", "padding", "data_format", "explicit_paddings", "include_batch_in_index"]
     {

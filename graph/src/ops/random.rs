@@ -141,7 +141,7 @@ pub(super) fn shape_given(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Sets the shape of Multinomial: as many samples as input 1 says, for each row of input 0.
+/// Sets the shape of Multinomial: for each row of input 0, the number of samples that input 1 holds.
 pub(super) fn multinomial(infer: &mut Infer<'_>) -> Result<()> {
     let logits = infer.input_of_rank(0, 2)?;
     infer.input_of_rank(1, 0)?;

@@ -130,7 +130,7 @@ fn resized(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Gradient of an op that resizes to `float`; only images of floats have a gradient.
+/// Gradient of a resizing op whose output is `float`; images of integers have no gradient.
 fn resize_gradient(s: &Scope, f: &Forward, dy: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
     let Some(dy) = dy[0] else { return Ok(vec![None, None]) };
     if !s.dtype(f.input(0)).is_floating() {

@@ -165,7 +165,7 @@ const OF_TENSOR: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// Returns the elements of `from` at the op's indices.
+/// Returns the slices of `from` at the node's `indices` input.
 fn gather_at_indices(scope: &Scope, forward: &Forward, from: Output) -> Result<Output> {
     let policy = forward.attr::<bytes::Bytes>("bad_indices_policy")?;
     let call = scope.op("GatherNd").input(from).input(forward.input(1));
@@ -217,7 +217,7 @@ fn rows_behind_handle(infer: &mut Infer<'_>) -> Result<()> {
     check_rows(infer, &params)
 }
 
-/// Checks that the updates are a scalar, or have one row of the variable per index.
+/// Checks that the updates are a scalar, or have the shape of one variable row per index.
 fn check_rows(infer: &Infer<'_>, params: &PartialShape) -> Result<()> {
     let (indices, updates) = (infer.input(1), infer.input(2));
     let (Some(row), Some(at), Some(rank)) = (params.dims(), indices.dims(), updates.rank()) else {
@@ -268,8 +268,8 @@ fn check_slices(infer: &Infer<'_>, params: &PartialShape) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Returns whether the reference op and the resource op both accept these shapes of the variable, the indices and
-    /// the updates.
+    /// Returns whether shape inference of both the reference op and the resource op accepts these shapes of the
+    /// variable, the indices and the updates.
     fn fits(rows: bool, params: &[usize], indices: &[usize], updates: &[usize]) -> bool {
         let shape = |dims: &[usize]| PartialShape::of_dims(dims.iter().map(|&d| Some(d)));
         let run = |by_handle: bool| {

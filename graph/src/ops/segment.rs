@@ -110,7 +110,7 @@ fn cast(scope: &Scope, x: Output, from: DType, to: DType) -> Output {
     scope.op("Cast").input(x).attr("SrcT", from).attr("DstT", to).output()
 }
 
-/// Returns the sizes of `ids`, followed by a 1 for each further axis of `x`.
+/// Returns the shape of `ids` followed by ones, up to the rank of `x`.
 fn row_shape(scope: &Scope, x: Output, ids: Output) -> Output {
     let sizes = scope.shape_of(ids);
     let ones = match (scope.shape(x).rank(), scope.shape(ids).rank()) {
@@ -157,9 +157,9 @@ fn extreme_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> 
     Ok(first_only(forward, Some(scope.select(chosen, share, scope.zeros_like(share)))))
 }
 
-/// Gradient of a segment product: `dz` times the product of the segment's other elements. This product is the result
-/// divided by the element; for an only zero it is the product of the non-zero elements, and with several zeros the
-/// gradient is 0.
+/// Gradient of a segment product: `dz` times the product of the segment's other elements. Without zeros in the segment,
+/// the product of the other elements is the result divided by the element. If one element is zero, its gradient uses
+/// the product of the non-zero elements; with several zeros all gradients are 0.
 fn product_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let (data, ids, count) = (forward.input(0), forward.input(1), segments(scope, forward));

@@ -76,7 +76,7 @@ fn sparse_rank(infer: &Infer<'_>, at: usize) -> Result<Dim> {
     Ok(shape.dim(0).or(indices.dim(1)))
 }
 
-/// Sets the outputs to a sparse tensor of this rank.
+/// Sets the shapes of outputs 0 to 2: the indices, values and shape of a sparse tensor of this rank.
 fn result(infer: &mut Infer<'_>, rank: Dim) -> Result<()> {
     infer.set(0, [None, rank]);
     infer.set(1, PartialShape::vector(None));

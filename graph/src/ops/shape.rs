@@ -9,7 +9,7 @@ use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape, resolve_axis};
 
-/// The gradient of an op that keeps the elements: the gradient reshaped to the first input's shape.
+/// The gradient of an op that changes only the shape: the gradient reshaped to the first input's shape.
 const RESHAPE_BACK: GradientFn = |scope, forward, dz| {
     let mut grads = vec![None; forward.inputs.len()];
     grads[0] = dz[0].map(|dz| scope.reshape_like(dz, forward.input(0)));
@@ -174,7 +174,8 @@ fn reshape(infer: &mut Infer<'_>) -> Result<()> {
             }
             PartialShape::of_dims(dims.iter().map(|d| d.or(Some(elements / known))))
         }
-        // For a tensor without elements, an open size (-1) is 1; an unknown size remains unknown.
+        // If there are no elements, a size of -1 in a known shape input stands for 1; a size that is unknown before the
+        // step stays unknown.
         (1, 0) if elements == 0 && infer.value(1).is_some() => {
             PartialShape::of_dims(dims.iter().map(|d| d.or(Some(1))))
         }
@@ -220,7 +221,7 @@ fn squeeze(infer: &mut Infer<'_>) -> Result<()> {
     let Some(dims) = input.dims() else { return Ok(()) };
     let named: Vec<i64> = infer.attr("squeeze_dims")?;
     if named.is_empty() {
-        // A dimension that may or may not be 1 leaves even the output's rank unknown.
+        // If a size is unknown, the axis may or may not be removed, so the output's rank is unknown.
         if dims.iter().all(Option::is_some) {
             infer.set(0, PartialShape::of_dims(dims.iter().copied().filter(|&d| d != Some(1))));
         }
@@ -339,7 +340,7 @@ impl Scope {
     }
 }
 
-/// Returns the gradients of all inputs: `dx` for the first, `None` for the others.
+/// Returns the gradients of all inputs: `dx` for the first input, `None` for the other inputs.
 pub(super) fn first_only(forward: &Forward, dx: Option<Output>) -> Vec<Option<Output>> {
     let mut grads = vec![None; forward.inputs.len()];
     if let Some(first) = grads.first_mut() {

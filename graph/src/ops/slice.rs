@@ -127,9 +127,9 @@ pub struct SliceAxis {
 /// A strided slice resolved for a known input shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlicePlan {
-    /// The selection on each axis of the input.
+    /// For each axis of the input, the selected elements.
     pub axes: Vec<SliceAxis>,
-    /// The shape of the result, with dropped and added axes.
+    /// The shape of the result, without dropped axes and with added axes.
     pub shape: Vec<usize>,
     /// For each axis of the result, the input axis that it comes from; `None` for an added axis.
     pub sources: Vec<Option<usize>>,
@@ -138,15 +138,15 @@ pub struct SlicePlan {
 /// The largest number of indices, because the masks are 32-bit integers.
 const MAX_INDICES: usize = 32;
 
-/// One axis of a slice's result.
+/// The origin of one axis of a slice's result: an input axis or a new axis.
 #[derive(Clone, Copy)]
 enum OutputAxis {
-    /// The elements that the slice selects on the input axis with this index.
+    /// The axis holds the selected elements of the input axis with this index.
     Input(usize),
     New,
 }
 
-/// The indices that apply to one axis of the input.
+/// Begin, end, stride and flags of a slice for one axis of the input.
 #[derive(Clone, Copy)]
 struct Index {
     /// Begin and end; `None` if the values of the indices are unknown.
@@ -190,7 +190,8 @@ impl StridedSliceAttrs {
         Ok(SlicePlan { axes, shape, sources })
     }
 
-    /// Returns the shape of a slice as far as it is known; `bounds` are begin and end, if their values are known.
+    /// Returns the shape of a slice as far as it is known; `bounds` holds the begin and end vectors, if their values
+    /// are known.
     pub fn partial_shape(
         &self,
         input: &[Dim],
@@ -231,7 +232,7 @@ impl StridedSliceAttrs {
         }
         let bit = |mask: i64, i: usize| mask >> i & 1 != 0;
         let mut ellipses = (0..count).filter(|&i| bit(self.ellipsis_mask, i));
-        // Mask bits beyond the last index count too, like in TensorFlow.
+        // Mask bits beyond the last index are counted too, like in TensorFlow.
         if self.ellipsis_mask.count_ones() > 1 {
             crate::invalid!("Multiple ellipses in slice spec not allowed");
         }
@@ -376,8 +377,8 @@ fn slice_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Re
     Ok(first_only(forward, Some(scope.op("Pad").input(dz).input(paddings).output())))
 }
 
-/// Returns an index type that all ops on slices accept, and the index inputs of a strided slice from input `from` on,
-/// cast to that type.
+/// Casts the inputs begin, end and strides of a strided slice, which start at input `from`, to an index type that all
+/// ops on slices accept, and returns that type and the cast inputs.
 fn indices(scope: &Scope, forward: &Forward, from: usize) -> Result<(DType, Vec<Output>)> {
     let given = forward.attr::<DType>("Index")?;
     let wanted = if given == DType::Int64 { DType::Int64 } else { DType::Int32 };

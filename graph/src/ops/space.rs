@@ -91,14 +91,15 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Returns the block shape of an op with square blocks, as the vector that the general op takes.
+/// Returns the block shape `[size, size]` of an op with the attribute `block_size`, in the form of the input
+/// `block_shape` of the general op.
 fn square(node: &impl ReadAttr) -> Result<Tensor> {
     let size: i64 = node.read_attr("block_size")?;
     Tensor::from_slice(&[size, size], crate::Shape::new(&[2])?)
 }
 
-/// The correspondence between blocks of space and the batch: for each blocked axis, the block size and the elements
-/// that are added (or cropped) before and after.
+/// The parameters of an op that moves blocks of space into the batch or back: for each spatial axis, the block size and
+/// the numbers of elements padded or cropped before and after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocks {
     pub sizes: Vec<usize>,
@@ -242,8 +243,8 @@ pub struct Patches<const N: usize> {
     /// The distance between neighbouring elements of a patch.
     pub rates: [usize; N],
     pub padding: Padding,
-    /// True if windows with SAME padding that do not cover an axis leave elements uncovered on both sides instead of
-    /// at the end.
+    /// True if windows that do not cover an axis with SAME padding leave uncovered elements on both sides instead of
+    /// only at the end.
     pub centred: bool,
 }
 

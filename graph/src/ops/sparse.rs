@@ -351,7 +351,7 @@ fn vector() -> PartialShape {
     PartialShape::vector(None)
 }
 
-/// Gives output 0 the shape of an input.
+/// Gives output 0 the shape of input `input`.
 fn pass(infer: &mut Infer<'_>, input: usize) -> Result<()> {
     let shape = infer.input(input);
     infer.set(0, shape);
@@ -365,7 +365,8 @@ fn values_of(infer: &mut Infer<'_>, output: usize, input: usize) -> Result<()> {
     Ok(())
 }
 
-/// Sets the outputs to a sparse tensor with an unknown number of values, of the rank of the shape in input `shape`.
+/// Sets the shapes of outputs 0 to 2: the indices, values and shape of a sparse tensor with an unknown number of
+/// values, whose rank is the length of input `shape`.
 fn sparse_outputs(infer: &mut Infer<'_>, shape: usize) -> Result<()> {
     let rank = infer.input_of_rank(shape, 1)?.dim(0);
     set_sparse(infer, [0, 1, 2], None, rank);
@@ -505,7 +506,8 @@ fn unknown_triple(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns one gradient per input of the node: those of `gradients` by input index, `None` for all other inputs.
+/// Returns one gradient per input of the node: `gradients` holds pairs of input index and gradient; all other inputs
+/// have none.
 fn only(forward: &Forward, gradients: &[(usize, Output)]) -> Vec<Option<Output>> {
     let mut out = vec![None; forward.inputs.len()];
     for &(input, gradient) in gradients {
@@ -530,8 +532,8 @@ fn to_dense_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) ->
     Ok(only(forward, &[(2, values), (3, default)]))
 }
 
-/// Gradient of SparseReorder: reordering the numbers 0, 1, … in place of the values gives the permutation, which is
-/// inverted.
+/// Gradient of SparseReorder: the numbers 0, 1, … are reordered in place of the values, which gives the permutation,
+/// and `dz` is gathered by the inverse permutation.
 fn reorder_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz.get(1).copied().flatten() else { return Ok(vec![None; 3]) };
     let (indices, shape) = (forward.input(0), forward.input(2));
@@ -608,7 +610,7 @@ fn reduce_sum_gradient(
     };
     let reduced: Vec<Option<usize>> =
         axes.to_i64s()?.iter().map(|&axis| crate::shape::resolve_axis(axis, rank)).collect();
-    // `dz` has size 1 along the reduced axes, so the indices on those axes become 0.
+    // `dz` has size 1 along the reduced axes, so the indices of `dz` are 0 there.
     let mut dz = dz;
     if !forward.attr::<bool>("keep_dims")? {
         for axis in (0..rank).filter(|&axis| reduced.contains(&Some(axis))) {

@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 pub struct Arg {
     pub name: &'static str,
     pub ty: ArgType,
-    /// The attribute that holds the number of tensors of type `ty`.
+    /// The name of the attribute that holds the number of tensors of type `ty`.
     pub number_attr: Option<&'static str>,
     pub is_ref: bool,
 }
@@ -25,9 +25,9 @@ pub struct Arg {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ArgType {
     Fixed(DType),
-    /// The attribute that holds the type.
+    /// The name of the attribute that holds the type.
     Attr(&'static str),
-    /// The attribute that holds a list of types, one per tensor.
+    /// The name of the attribute that holds a list of types, one per tensor.
     List(&'static str),
 }
 
@@ -134,7 +134,7 @@ fn kind_of(value: &AttrValue) -> Option<AttrKind> {
     })
 }
 
-/// Returns the text of a value in error messages.
+/// Returns an attribute value as text for error messages.
 fn brief(value: &AttrValue) -> String {
     match value {
         AttrValue::Str(s) => format!("\"{}\"", String::from_utf8_lossy(s)),
@@ -172,7 +172,7 @@ const REAL_NUMBER_TYPES: &[DType] = {
     &[Float, Double, Int32, UInt8, Int16, Int8, Int64, BFloat16, UInt16, Half, UInt32, UInt64]
 };
 
-/// Returns the types of a named set.
+/// Returns the types in the set `numbertype` or `realnumbertype`; `None` for any other name.
 fn type_set(name: &str) -> Option<&'static [DType]> {
     match name {
         "numbertype" => Some(NUMBER_TYPES),

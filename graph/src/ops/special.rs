@@ -81,7 +81,8 @@ fn zeta_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Res
     reduce_gradients(scope, [x, q], [None, Some(scope.mul(dz, slope))])
 }
 
-/// Gradient of Igamma: for `a` by the op IgammaGradA; for `x` the density of the gamma distribution.
+/// Gradient of Igamma: the op IgammaGradA computes the derivative with respect to `a`; the derivative with respect to
+/// `x` is the density of the gamma distribution.
 fn lower_gamma_gradient(
     scope: &Scope,
     forward: &Forward,

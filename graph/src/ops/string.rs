@@ -206,7 +206,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Infers the shape of StringJoin: all inputs that are not scalars have the same shape.
+/// Infers the shape of StringJoin: the common shape of all inputs that are not scalars.
 fn join(infer: &mut Infer<'_>) -> Result<()> {
     let mut joined = PartialShape::scalar();
     for i in 0..infer.num_inputs() {
@@ -222,7 +222,8 @@ fn join(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Sets the outputs to a sparse matrix of substrings, with one row per input string.
+/// Sets the shapes of outputs 0 to 2: the indices, values and shape of a sparse matrix of substrings, with one row per
+/// input string.
 fn split(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(0, 1)?;
     infer.input_of_rank(1, 0)?;
@@ -239,8 +240,7 @@ fn substr(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Infers the shape of ReduceJoin. The removed axes are known only if they are constant; their number follows from
-/// their shape.
+/// Infers the shape of ReduceJoin: only the rank, which follows from the number of axes that are joined.
 fn reduce_join(infer: &mut Infer<'_>) -> Result<()> {
     let (input, axes) = (infer.input(0), infer.input(1));
     let (Some(rank), Some(count)) = (input.rank(), axes.num_elements()) else { return Ok(()) };

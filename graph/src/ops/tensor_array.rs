@@ -309,7 +309,8 @@ fn legacy_handle(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Records the dtype and shape of the elements at the handle.
+/// Sets the shapes of the outputs handle and flow, and records the dtype and shape of the array's elements for the
+/// handle, as far as they are known.
 fn array(infer: &mut Infer<'_>) -> Result<()> {
     infer.set(0, PartialShape::scalar());
     infer.set(1, PartialShape::scalar());

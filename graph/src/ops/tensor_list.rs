@@ -87,7 +87,7 @@ pub(super) const OPS: &[OpDef] = &[
             Ok(())
         },
     ),
-    // The length is a property of the variant itself, so the op runs on the device of the list.
+    // TensorListLength reads only the variant, not the tensors in the list, so it runs on the device of the list.
     OpDef {
         traits: Traits::METADATA,
         ..of("TensorListLength", &["input_handle: variant"], &["length: int32"], &[], scalar)
@@ -199,7 +199,7 @@ fn scalar(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Sets the shape of `count` elements, each of the shape that input `i` describes.
+/// Sets the output's shape for a stack of `count` elements; input `i` holds the shape of one element.
 fn stacked(infer: &mut Infer<'_>, i: usize, count: Dim) -> Result<()> {
     let element = infer.value_as_shape(i)?;
     if let Some(dims) = element.dims() {
@@ -208,7 +208,7 @@ fn stacked(infer: &mut Infer<'_>, i: usize, count: Dim) -> Result<()> {
     Ok(())
 }
 
-/// Sets the shape of concatenated elements, whose first dimension is unknown.
+/// Sets the shapes of concatenated elements, whose first size is unknown, and of the vector of their lengths.
 fn concatenated(infer: &mut Infer<'_>, element: &PartialShape) -> Result<()> {
     if let Some([_, rest @ ..]) = element.dims() {
         infer.set(0, PartialShape::of_dims(std::iter::once(None).chain(rest.iter().copied())));

@@ -113,7 +113,7 @@ fn in_top(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Gradient of TopK: scatters `dz` to the positions of the largest elements, counted over all rows.
+/// Gradient of TopK: scatters `dz` into a flat tensor of zeros at the flat indices of the largest elements.
 fn top_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let input = scope.shape_of(forward.input(0));

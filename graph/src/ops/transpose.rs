@@ -187,7 +187,7 @@ fn tile(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Gradient of Tile: each axis of `dz` is split into (repeat, element), and summed over the repeats.
+/// Gradient of Tile: each axis of `dz` is split into two axes, repeat and element, and summed over the repeat axis.
 fn tile_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let multiples = forward.input(1);

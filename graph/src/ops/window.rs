@@ -132,7 +132,8 @@ impl Padding {
     }
 }
 
-/// The positions of a sliding window along one spatial axis.
+/// A window that slides along one spatial axis: the sizes of the axis and of the window, and the number of window
+/// positions (`output`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub input: usize,
@@ -141,12 +142,12 @@ pub struct Window {
     pub dilation: usize,
     pub output: usize,
     pub pad_before: usize,
-    /// The number of input elements before the first window that no window covers; if not 0, there is no padding.
+    /// The number of input elements before the first window, which no window covers; 0 if there is padding.
     pub skip_before: usize,
 }
 
 impl Window {
-    /// Computes the window on spatial axis `axis` (0 rows, 1 columns).
+    /// Computes the window along an axis of `input` elements; `axis` (0 rows, 1 columns) selects the explicit padding.
     ///
     /// # Errors
     /// `InvalidArgument` if the window does not fit once, or sizes overflow.
@@ -197,14 +198,15 @@ impl Window {
         })
     }
 
-    /// Returns the window with uncovered elements divided between both sides instead of at the end, like TensorFlow's
-    /// patches of volumes with SAME padding.
+    /// Returns the window moved so that uncovered input elements are divided between both ends of the axis, like
+    /// TensorFlow's patches of volumes with SAME padding.
     pub fn centred(self) -> Window {
         let spanned = self.output.saturating_sub(1).saturating_mul(self.stride).saturating_add(self.filter);
         Window { skip_before: self.input.saturating_sub(spanned) / 2, ..self }
     }
 
-    /// Returns the input position under tap `tap` of the window at `output`; `None` in the padding.
+    /// Returns the input position under tap `tap` of the window at position `output`; `None` if the tap is in the
+    /// padding.
     #[inline]
     pub fn at(&self, output: usize, tap: usize) -> Option<usize> {
         let position =
@@ -212,7 +214,8 @@ impl Window {
         if position < self.input { Some(position) } else { None }
     }
 
-    /// Returns the input positions under an undilated window at `output`, without padding.
+    /// Returns the input positions under the window at position `output`, without positions in the padding; the window
+    /// must not be dilated.
     #[inline]
     pub fn range(&self, output: usize) -> std::ops::Range<usize> {
         let start = output * self.stride + self.skip_before;

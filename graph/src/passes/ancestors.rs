@@ -12,9 +12,9 @@ use crate::topology::Topology;
 /// as well.
 #[derive(Debug)]
 pub(super) struct AncestorForest {
-    /// Position of each node in a pre-order walk of the forest.
+    /// Index of each node in a pre-order walk of the forest.
     first: Vec<u32>,
-    /// Position of each node's last descendant in the pre-order walk of the forest.
+    /// Index of each node's last descendant in the pre-order walk of the forest.
     last: Vec<u32>,
 }
 
@@ -32,8 +32,8 @@ impl AncestorForest {
                 }
             }
         }
-        // Size of each subtree including its root. A node's position in the walk is its parent's position plus 1 and
-        // the sizes of the subtrees of its elder siblings.
+        // Size of each subtree including its root. A node's index in the walk is its parent's index plus 1 and the
+        // sizes of the subtrees of its elder siblings.
         let mut size = vec![1u32; graph.len()];
         for &id in order.iter().rev() {
             if let Some(parent) = parent[id.index()] {
@@ -56,13 +56,12 @@ impl AncestorForest {
         Ok(AncestorForest { first, last })
     }
 
-    /// Returns the node's position in the pre-order walk, for [`AncestorForest::is_before_any`].
+    /// Returns the node's index in the pre-order walk of the forest, for [`AncestorForest::is_before_any`].
     pub(super) fn position(&self, id: NodeId) -> u32 {
         self.first[id.index()]
     }
 
-    /// Returns whether the node `one` is an ancestor of a node whose walk position is in `places`, which must be
-    /// sorted.
+    /// Returns whether `one` is an ancestor of any node whose pre-order index is in the sorted list `places`.
     pub(super) fn is_before_any(&self, one: NodeId, places: &[u32]) -> bool {
         let next = places.partition_point(|place| *place <= self.first[one.index()]);
         places.get(next).is_some_and(|place| *place <= self.last[one.index()])

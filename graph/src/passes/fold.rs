@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Limits of constant folding, and the nodes that the pass must not change.
 #[derive(Clone, Debug)]
 pub struct FoldOptions<'a> {
-    /// Nodes that are fed, fetched or otherwise named from outside the graph; the pass does not change them.
+    /// Nodes that are fed, fetched or otherwise referred to from outside the graph; the pass does not change them.
     pub keep: &'a [NodeId],
     /// The number of bytes by which the outputs of a folded node may exceed its inputs.
     pub growth: usize,
@@ -23,7 +23,7 @@ pub struct FoldOptions<'a> {
 }
 
 impl FoldOptions<'_> {
-    /// No kept nodes; 10 MiB of growth per node, 256 MiB in total.
+    /// Default options: an empty `keep`; 10 MiB of growth per node, 256 MiB in total.
     pub const DEFAULT: FoldOptions<'static> = FoldOptions { keep: &[], growth: 10 << 20, total: 256 << 20 };
 }
 
@@ -74,8 +74,8 @@ struct Folded {
     computed: bool,
 }
 
-/// The largest number of control inputs of a folded constant; a bound is needed because the control inputs of all
-/// inputs are merged at each node.
+/// The largest number of control inputs of a folded constant. A limit is needed because each folded constant gets the
+/// control inputs of all its inputs.
 const MAX_CONTROL: usize = 64;
 
 impl Folding<'_> {
@@ -154,8 +154,8 @@ impl Folding<'_> {
         Node::new(name, self.constant).with_attr("dtype", value.dtype()).with_attr("value", value.clone())
     }
 
-    /// Returns whether a node that stays in the graph reads the node's value; a value that only folded nodes read
-    /// needs no constant.
+    /// Returns whether a node that is not folded reads the node's value; a value that only folded nodes read needs no
+    /// constant.
     fn is_needed(&self, id: NodeId) -> bool {
         self.topology
             .consumers(id)

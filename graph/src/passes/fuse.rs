@@ -1,5 +1,5 @@
-//! Element-wise fusion: element-wise nodes whose values are read only by each other become one node, which passes
-//! over memory once.
+//! Element-wise fusion: a group of element-wise nodes whose values have readers only inside the group becomes one node,
+//! which reads and writes memory once.
 
 use super::fusion::{FusedNode, Fusion, Fusions, apply_fusions, control_inputs_of};
 use super::reference_reads::ReferenceReads;
@@ -51,11 +51,12 @@ pub fn fuse(graph: Graph, fusible: &dyn Fn(&Node) -> bool) -> Result<Graph> {
     apply_fusions(&graph, &topology, &fusions)
 }
 
-/// The nodes that one fused node replaces, in topological order; only the value of the last node is read from outside.
+/// The nodes that one fused node replaces, in topological order; nodes outside the chain read only the value of the
+/// last node.
 type Chain = Vec<NodeId>;
 
-/// Returns the chains of two or more nodes. The search visits consumers before producers: a node becomes part of a
-/// chain if all its readers are in that chain.
+/// Returns the chains of two or more nodes. Consumers are processed before producers: a node becomes part of a chain if
+/// all its readers are in that chain.
 fn chains(graph: &Graph, topology: &Topology, fusible: &dyn Fn(&Node) -> bool) -> Result<Vec<Chain>> {
     let mut chains: Vec<Chain> = Vec::new();
     let mut chain_of: FxHashMap<NodeId, usize> = FxHashMap::default();

@@ -7,7 +7,7 @@ use crate::node::Node;
 use crate::topology::Topology;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The nodes that take part in a fusion, each with its role.
+/// The nodes that take part in fusions, each with its role in one fusion.
 pub(super) type Fusions = FxHashMap<NodeId, Fusion>;
 
 /// The role of a node in a fusion.

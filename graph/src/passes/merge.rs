@@ -14,8 +14,8 @@ use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// Merges stateless nodes that have the same op, attributes, device, inputs and control inputs; the first in
-/// topological order stays.
+/// Merges stateless nodes that have the same op, attributes, device, inputs and control inputs into the first of these
+/// nodes in topological order.
 ///
 /// The inputs of commutative ops may be in any order. The colocation constraints (`_class`) of placed nodes are
 /// ignored, because placement is done. Nodes of `keep` (fed, fetched or otherwise named from outside) are neither
@@ -58,7 +58,7 @@ fn compute_the_same(node: &Node, other: &Node) -> bool {
             && DeviceName::parse(&node.device).is_ok()
 }
 
-/// Returns the attributes except `_class`, which requests colocation with another node.
+/// Returns the attributes except `_class`, which holds the colocation constraints.
 fn attrs_without_colocation(attrs: &Attrs) -> impl Iterator<Item = (&Arc<str>, &AttrValue)> {
     attrs.iter().filter(|(name, _)| &***name != "_class")
 }
@@ -74,8 +74,8 @@ fn is_mergeable(node: &Node) -> Result<bool> {
         && !node.input_types()?.iter().any(|t| t.is_ref))
 }
 
-/// The sources of a node's inputs after its producers are merged, in a canonical order: two nodes with equal sources
-/// compute the same if their op and attributes agree.
+/// The sources of a node's inputs after its producers are merged, in a canonical order: nodes with equal sources, ops
+/// and attributes compute the same value.
 #[derive(PartialEq, Eq, Hash)]
 struct Sources {
     data: SmallVec<[Output; 3]>,
@@ -131,7 +131,8 @@ fn hash_attrs(attrs: &Attrs, hasher: &mut FxHasher) {
                 AttrList::Bool(v) => v.hash(hasher),
                 AttrList::Type(v) => v.hash(hasher),
                 AttrList::Shape(v) => v.hash(hasher),
-                // Empty lists of all kinds are equal, so lists of these kinds are hashed by their lengths only.
+                // Float, tensor and function lists are hashed only by their lengths, as 64-bit numbers, so that empty
+                // lists, which are equal whatever their kind, have equal hashes.
                 AttrList::Float(v) => (v.len() as u64).hash(hasher),
                 AttrList::Tensor(v) => (v.len() as u64).hash(hasher),
                 AttrList::Func(v) => (v.len() as u64).hash(hasher),

@@ -34,9 +34,9 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::{Op, Role};
 use crate::topology::Topology;
 
-/// Returns the graph of the nodes that `becomes` maps to themselves, in their order. A node that is mapped to another
-/// node is removed, and its consumers read the same outputs of that other node, which must stay. A node that is
-/// mapped to `None` is removed and must not have consumers that stay.
+/// Returns the graph of the nodes that `becomes` maps to themselves, in the order of `graph`. A node that is mapped to
+/// another node is removed, and its consumers read the same outputs of that other node, which must be mapped to itself.
+/// A node that is mapped to `None` is removed and must not have consumers that stay.
 fn retain(graph: &Graph, topology: &Topology, becomes: &[Option<NodeId>]) -> Result<Graph> {
     let kept = || graph.ids().filter(|id| becomes[id.index()] == Some(*id));
     let mut out = Graph::with_capacity(kept().count(), graph.num_edges()).with_settings_of(graph);
@@ -92,7 +92,7 @@ fn references(graph: &Graph, topology: &Topology, order: &[NodeId]) -> Result<Ve
     Ok(references)
 }
 
-/// Returns the nodes that `_class` attributes of other nodes request colocation with.
+/// Returns the nodes that other nodes request colocation with by the attribute `_class`.
 fn colocation_anchors(graph: &Graph) -> impl Iterator<Item = NodeId> {
     let classes = graph.nodes().filter_map(|(_, node)| match node.attrs.get("_class") {
         Some(AttrValue::List(AttrList::Str(names))) => Some((&node.name, names)),

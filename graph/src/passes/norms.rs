@@ -25,7 +25,7 @@ const NORMS: &[(&str, &str)] = &[
 /// The activation ops that may follow a normalization, each with its gradient op.
 const ACTIVATIONS: &[(&str, &str)] = &[("Relu", "ReluGrad"), ("Relu6", "Relu6Grad")];
 
-/// The ops that may add a side input between a normalization and its activation.
+/// The ops that may add a side input to the output of a normalization, before its activation.
 const SUMS: &[&str] = &["AddV2", "Add"];
 
 /// The largest number of nodes visited to prove that a side input is available before a normalization.
@@ -61,7 +61,8 @@ pub fn fuse_norms(graph: Graph, takes: &dyn Fn(&Node) -> bool) -> Result<Graph> 
             name if NORMS.iter().any(|(_, gradient)| *gradient == name) => pass.backward(id, backward)?,
             _ => continue,
         };
-        // Two normalizations may feed the same sum; the sum is fused with the first one that is found.
+        // Two normalizations may feed the same sum; the sum is fused with the normalization that comes first in the
+        // graph.
         if let Some((others, joined)) = found
             && !others.iter().any(|other| fusions.contains_key(other))
             && takes(&joined.node)
@@ -76,7 +77,8 @@ pub fn fuse_norms(graph: Graph, takes: &dyn Fn(&Node) -> bool) -> Result<Graph> 
     }
 }
 
-/// The attributes that a normalization and its gradient must have in common.
+/// The attributes that a fused node takes over from its normalization; the normalization and its gradient must agree on
+/// them.
 const SHARED_ATTRS: &[&str] = &["T", "epsilon", "data_format", "is_training"];
 
 /// Returns the values of the shared attributes, defaults included.
@@ -88,13 +90,14 @@ fn shared_attrs(node: &Node) -> Result<Vec<AttrValue>> {
 struct NormFusion<'a> {
     graph: &'a Graph,
     topology: &'a Topology,
-    /// Position of each node in a topological order.
+    /// Index of each node in a topological order.
     place: Vec<u32>,
     ancestors: AncestorForest,
     reads: ReferenceReads<'a>,
 }
 
-/// The nodes that the fused node absorbs, and the fused node; `None` if the nodes do not match the pattern.
+/// The nodes that the fused node absorbs, and the fused node itself; `None` if the nodes do not match the fusion's
+/// pattern.
 type Match = Option<(Vec<NodeId>, FusedNode)>;
 
 impl<'a> NormFusion<'a> {
@@ -162,9 +165,9 @@ impl<'a> NormFusion<'a> {
             true => [3, 4].map(|index| Output { node: norm, index }).to_vec(),
             false => old.to_vec(),
         };
-        // The fused gradient reads the normalization's inputs a second time. The values are the same only if the
-        // gradient has the same inputs, and if no input is a reference to a variable that may have been written in
-        // between.
+        // The fused gradient reads the normalization's inputs a second time. These inputs have unchanged values only if
+        // the gradient reads the same outputs, and if no input is a reference to a variable that may have been written
+        // in between.
         let is_read_again = given == [&[*x, *scale][..], &statistics].concat()
             && !used.iter().any(|input| self.reads.may_be_reference(input.node))
             && (is_training || !self.has_control(norm));
@@ -179,7 +182,7 @@ impl<'a> NormFusion<'a> {
     }
 
     /// Completes the fused node with the shared attributes of the normalization `of` and with control inputs. `whole`
-    /// lists the nodes of the group; the fused node replaces the first.
+    /// lists the nodes that are fused; the fused node replaces the first of them.
     fn joined(
         &self,
         node: Node,
@@ -215,8 +218,8 @@ impl<'a> NormFusion<'a> {
         Ok(one.device == other.device && one.attr::<DType>("T")? == other.attr::<DType>("T")?)
     }
 
-    /// Returns the normalization that produces the input of the activation whose output is input 1 of the gradient
-    /// `slope`.
+    /// Returns the normalization whose output the activation reads; input 1 of the activation's gradient `slope` is the
+    /// activation's output.
     fn norm_of(&self, slope: NodeId, activation: &str) -> Option<NodeId> {
         let features = self.source(slope, 1)?.node;
         let is_one = self.graph.node(features).op.name() == activation && !self.has_control(features);
@@ -246,13 +249,13 @@ impl<'a> NormFusion<'a> {
         readers.next().filter(|_| readers.next().is_none()).copied()
     }
 
-    /// Returns whether a consumer depends on anything except the first output of the normalization.
+    /// Returns whether any consumer reads another output of the normalization than the first, or is a control edge.
     fn has_other_readers(&self, norm: NodeId) -> bool {
         self.topology.consumers(norm).iter().any(|consumer| consumer.is_control() || consumer.output != 0)
     }
 
-    /// Returns whether `value` does not depend on the normalization `norm`, and is alive whenever `norm` is. The fused
-    /// node can then wait for `value` without delaying or killing other readers of the normalization.
+    /// Returns whether `value` does not depend on the normalization `norm`, and is alive whenever `norm` is alive. The
+    /// fused node can then wait for `value` without delaying other readers of the normalization, or making them dead.
     fn is_there_before(&self, value: NodeId, norm: NodeId) -> bool {
         if self.place[value.index()] >= self.place[norm.index()] {
             return false;
@@ -261,7 +264,7 @@ impl<'a> NormFusion<'a> {
         let mut open = vec![value];
         while let Some(id) = open.pop() {
             let role = self.graph.node(id).op.role();
-            // The search ends at a Switch, because being an ancestor does not say which of the Switch's outputs is
+            // The search ends at a Switch, because `AncestorForest` does not record which output of the Switch is
             // alive.
             if role == Role::Switch || known.len() > MAX_VISITED {
                 return false;

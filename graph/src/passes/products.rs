@@ -39,7 +39,7 @@ pub fn fuse_products(graph: Graph, takes: &dyn Fn(&Node) -> bool) -> Result<Grap
     let mut fusions = Fusions::default();
     for (product, _) in graph.nodes().filter(|(_, node)| is_product(node)) {
         let members = group_of(&graph, &topology, product)?;
-        // The longest group whose fused node is accepted is fused.
+        // The group with the activation is tried before the group without the activation.
         for len in (2..=members.len()).rev() {
             let members = &members[..len];
             let node = fused_node(&graph, members, fused)?;
@@ -86,7 +86,7 @@ fn follower(graph: &Graph, topology: &Topology, id: NodeId, ops: &[&str]) -> Res
     Ok((fits && reader.attr::<DType>("T")? == node.attr::<DType>("T")?).then_some(only.node))
 }
 
-/// Returns the outputs that the group reads: the product's two factors and the bias.
+/// Returns the outputs that the fused node reads: the product's two factors and the bias.
 fn inputs(topology: &Topology, members: &[NodeId]) -> Vec<crate::graph::Output> {
     let read = members.iter().flat_map(|id| topology.producers(*id)).filter(|p| !p.is_control());
     read.filter(|p| !members.contains(&p.node)).map(|p| p.source()).collect()

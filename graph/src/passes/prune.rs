@@ -1,12 +1,12 @@
-//! Dead-code elimination: removal of the nodes that no wanted node depends on.
+//! Dead-code elimination: removal of the nodes on which no fetched or otherwise required node depends.
 
 use super::retain;
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::topology::Topology;
 
-/// Returns the graph of the wanted nodes and their ancestors over data and control edges, in the order of the original
-/// graph.
+/// Returns the graph of the nodes `wanted` and their ancestors over data and control edges, in the order of the
+/// original graph.
 pub fn prune(graph: &Graph, wanted: &[NodeId]) -> Result<Graph> {
     let topology = Topology::new(graph);
     let mut becomes = vec![None; graph.len()];

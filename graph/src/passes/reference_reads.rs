@@ -7,7 +7,7 @@ use crate::graph::{Graph, NodeId};
 use crate::topology::Topology;
 use rustc_hash::FxHashSet;
 
-/// For each node of a graph, the facts that decide whether fusion would delay its read of a reference.
+/// The facts about the nodes of a graph that decide whether a fusion delays a read of a reference.
 pub(super) struct ReferenceReads<'a> {
     topology: &'a Topology,
     /// Set for nodes that may return a reference, by the op's signature or by forwarding an input.
@@ -40,14 +40,15 @@ impl<'a> ReferenceReads<'a> {
         self.references[id.index()]
     }
 
-    /// Returns whether the node may read a reference and would read it later when fused with `others`, because one of
-    /// `others` waits for a node that the node `id` does not wait for.
+    /// Returns whether the node `id` may read a reference and would read it later when fused with `others`, because one
+    /// of `others` waits for a node that the node `id` does not wait for.
     pub(super) fn would_read_later(&self, id: NodeId, others: &[NodeId]) -> bool {
         let producers = self.topology.producers(id);
         if !producers.iter().any(|p| self.references[p.node.index()]) {
             return false;
         }
-        // The node waits for the nodes of `others` that it reads, and so for the producers of those nodes.
+        // `known` collects nodes that the node `id` waits for: its producers and, for producers that are in `others`,
+        // their producers in turn.
         let mut known = FxHashSet::from_iter([id]);
         let mut open = vec![id];
         while let Some(member) = open.pop() {

@@ -28,17 +28,17 @@ pub fn remove_unread_nodes(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
     }
 }
 
-/// The number of edges that may be visited, per edge of the graph, to find control inputs that other control inputs
-/// imply.
+/// The number of edges that may be visited, per edge of the graph, in the search for control inputs that run before
+/// other control inputs of the same node.
 const VISITS_PER_EDGE: usize = 4;
 
 type ControlInputs = SmallVec<[NodeId; 4]>;
 
-/// The nodes of a graph whose results have no reader.
+/// The result of the search for nodes whose outputs have no reader.
 struct UnreadNodes {
     is_unread: Vec<bool>,
     count: usize,
-    /// The nodes that each unread node runs after, except those that other nodes of the list already wait for.
+    /// For each unread node, the nodes that it runs after, without nodes that run before another node in the list.
     waits: Vec<ControlInputs>,
     /// Set for unread nodes that need no `NoOp`, because their readers can wait for the node's inputs directly.
     is_bypassed: Vec<bool>,
@@ -90,7 +90,8 @@ impl UnreadNodes {
             };
             let implied: ControlInputs = waits.iter().copied().filter(implied).collect();
             waits.retain(|from| !implied.contains(from));
-            // A `NoOp` is kept if it replaces several edges from another device by one.
+            // A `NoOp` is needed for several inputs, and also for one input on another device with several readers,
+            // because the `NoOp` then replaces several edges between devices by one edge.
             let here = |from: &NodeId| graph.node(*from).device == graph.node(id).device;
             self.is_bypassed[id.index()] =
                 waits.len() <= 1 && (waits.iter().all(here) || topology.consumers(id).len() == 1);
@@ -137,7 +138,7 @@ impl UnreadNodes {
     }
 }
 
-/// Returns whether the node has no effect except its outputs, and is alive whenever its producers have run.
+/// Returns whether the node has no effect except its outputs, and is alive whenever its producers are alive.
 fn is_without_effect(graph: &Graph, topology: &Topology, id: NodeId) -> Result<bool> {
     let node = graph.node(id);
     if node.op.role() != Role::Compute || node.op.is_stateful() || is_placeholder(node.op) {
@@ -175,7 +176,7 @@ impl<'a> Ancestry<'a> {
         Ancestry { graph, topology, position, visited_in: vec![0; topology.len()], round: 0, left }
     }
 
-    /// Returns whether `late` is known to run after `early` and to be dead if `early` is dead.
+    /// Returns whether `late` certainly runs after `early`, and certainly is dead if `early` is dead.
     fn comes_after(&mut self, late: NodeId, early: NodeId) -> bool {
         self.round += 1;
         let mut open = vec![late];
@@ -191,7 +192,8 @@ impl<'a> Ancestry<'a> {
                 }
                 let Some(left) = self.left.checked_sub(1) else { return false };
                 self.left = left;
-                // Back edges of loops come from nodes later in the topological order and are skipped.
+                // The search follows only producers between `early` and the node in topological order, which excludes
+                // back edges of loops.
                 let is_between = (self.position[early.index()]..self.position[id.index()])
                     .contains(&self.position[from.index()]);
                 if is_between && self.visited_in[from.index()] != self.round {

@@ -16,15 +16,16 @@ use std::time::{Duration, Instant};
 /// The alignment of buffers in bytes: a cache line, and the widest vector register.
 pub const ALIGNMENT: usize = 64;
 
-/// The size in bytes from which buffers are counted, cached for reuse, and mapped separately: the kernel supplies
-/// zero pages when they are touched, independently of the process's allocator.
+/// The size in bytes from which a buffer counts as large: it is counted against the memory limit, cached for reuse, and
+/// mapped on its own instead of allocated from the process's allocator; the operating system supplies zero pages at the
+/// first access.
 pub const LARGE: usize = 1 << 18;
 
 /// The size in bytes from which huge pages are requested: huge pages cause fewer page faults, and from this size on
 /// waste at most a third of the memory.
 const HUGE: usize = 4 << 20;
 
-/// The divisor that gives the limit on cached memory from the memory limit.
+/// The memory limit divided by this number is the limit on cached memory.
 const FREE_LIST_SHARE: u64 = 8;
 
 /// The unit of small allocations; its alignment is the alignment of small buffers.
@@ -64,7 +65,7 @@ impl Block {
         let mapping = MmapMut::map_anon(len).ok()?;
         #[cfg(target_os = "linux")]
         if len >= HUGE && purpose == Use::Writing {
-            // A kernel without huge pages returns an error; the mapping then has small pages, which work as well.
+            // A system without huge pages returns an error, and the mapping has small pages.
             let _ = mapping.advise(memmap2::Advice::HugePage);
         }
         Some(Block::Anonymous(mapping))
@@ -105,7 +106,7 @@ impl Buffer {
         Buffer::new(len, Use::Zeros)
     }
 
-    /// Allocates `len` bytes with arbitrary (but initialized) contents, for callers that overwrite them.
+    /// Allocates `len` bytes with arbitrary but initialized contents, for callers that overwrite all bytes.
     pub fn unspecified(len: usize) -> Result<Buffer> {
         Buffer::new(len, Use::Writing)
     }
@@ -136,7 +137,7 @@ impl Buffer {
         Buffer { memory: Memory::Borrowed(region), len, contents: next_contents_number() }
     }
 
-    /// Returns the region that holds the memory, unless the memory is from the operating system.
+    /// Returns the region that holds the memory; `None` if the memory is from the allocator or the operating system.
     pub fn region(&self) -> Option<&dyn Region> {
         match &self.memory {
             Memory::Large(Block::Region(region)) | Memory::Borrowed(region) => Some(region.as_ref()),
@@ -172,7 +173,7 @@ impl Buffer {
         }
     }
 
-    /// Returns a number that identifies the contents: it is unique to this buffer and changes with each write access.
+    /// Returns a number that changes with each write access and is never equal to the number of another buffer.
     pub fn contents(&self) -> u64 {
         self.contents
     }
@@ -221,7 +222,7 @@ fn next_contents_number() -> u64 {
     number
 }
 
-/// The total size in bytes of all large buffers that exist, including cached ones.
+/// The total size in bytes of all allocated large buffers, including cached ones.
 static LIVE: AtomicU64 = AtomicU64::new(0);
 /// The limit on `LIVE` in bytes; 0 if no limit is set.
 static LIMIT: AtomicU64 = AtomicU64::new(0);
@@ -264,7 +265,7 @@ fn meminfo(entry: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Counts `bytes` as live, if the limit allows it; frees all cached memory first if necessary.
+/// Adds `bytes` to `LIVE`, if the limit allows it; frees all cached memory first if necessary.
 fn reserve(bytes: u64) -> Result<()> {
     let limit = memory_limit();
     let mut retried = false;
@@ -287,8 +288,8 @@ pub(crate) fn out_of_memory(bytes: u128) -> Error {
     Error::OutOfMemory { bytes, live: LIVE.load(Ordering::Relaxed), limit: memory_limit() }
 }
 
-/// Cached large blocks by size in bytes. Methods return blocks to be freed, and the caller drops them without holding
-/// the lock, because freeing a block may need communication.
+/// The cache of free large blocks, by size in bytes. Methods return blocks to be freed, and the caller drops them
+/// without holding the lock, because freeing a block may need communication.
 #[derive(Default)]
 struct FreeList {
     by_len: BTreeMap<usize, Vec<(Instant, Block)>>,
@@ -301,7 +302,8 @@ fn free_list() -> &'static Mutex<FreeList> {
 }
 
 impl FreeList {
-    /// Takes a block of exactly `len` bytes. Exact sizes recur, because steps repeat.
+    /// Takes a cached block of exactly `len` bytes. Steps repeat, so buffers of the same sizes are allocated again and
+    /// again.
     fn take(&mut self, len: usize) -> Option<Block> {
         let stack = self.by_len.get_mut(&len)?;
         let (_, block) = stack.pop()?;
@@ -312,7 +314,8 @@ impl FreeList {
         Some(block)
     }
 
-    /// Caches a block. Returns the blocks that must be freed for it.
+    /// Caches a block. Returns the blocks that the caller must free: idle ones, or the block itself if the cache is
+    /// full.
     #[must_use]
     fn put(&mut self, block: Block) -> Vec<Block> {
         let bytes = block.as_slice().len() as u64;

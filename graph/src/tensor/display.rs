@@ -1,11 +1,12 @@
-//! Text form of tensors in messages: nested brackets with long axes cut, like numpy.
+//! Text form of tensors in messages: the first elements in row-major order, in one pair of brackets; scalars without
+//! brackets.
 
 use super::Tensor;
 use crate::dtype::{Bool8, DType};
 use half::{bf16, f16};
 use std::fmt::{self, Write};
 
-/// The number of elements shown; further ones are cut.
+/// The largest number of elements that are shown; `…` stands for the remaining elements.
 const SHOWN: usize = 12;
 
 impl Tensor {

@@ -1,8 +1,8 @@
 //! Inline storage for the elements of very small tensors, mainly scalars, for which an allocation would cost more
 //! than the elements.
 
-/// Storage of 1 to [`Inline::CAPACITY`] bytes, aligned for any element that fits. It is not used for tensors without
-/// elements, whose element type may be larger and need a larger alignment.
+/// Storage of 1 to [`Inline::CAPACITY`] bytes, aligned for any element type that fits. Inline storage is not used for
+/// tensors without elements, whose element type may be larger and need a larger alignment.
 #[derive(Clone, Copy)]
 pub(super) struct Inline {
     len: Len,
@@ -33,8 +33,8 @@ impl Inline {
     #[inline]
     pub(super) fn holding(bytes: &[u8]) -> Option<Inline> {
         let &len = LENS.get(bytes.len().checked_sub(1)?)?;
-        // The word is assembled in a register, because a processor cannot quickly load as a whole what was stored in
-        // parts.
+        // The word is assembled in a register, because a processor is slow to load a word that was just written by
+        // several narrow stores.
         let mut word = [0; Inline::CAPACITY];
         word[..bytes.len()].copy_from_slice(bytes);
         Some(Inline { len, word: u64::from_ne_bytes(word) })

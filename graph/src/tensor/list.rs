@@ -6,12 +6,12 @@ use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::shape::PartialShape;
 
-/// A list of tensors of one type, some of which may be unset. Type `T` is the type of the tensors, which determines the
-/// memory they are in, by default host memory.
+/// A list of tensors of one element type, some of which may be unset. `T` is the Rust type of a tensor in host memory
+/// (the default) or in device memory.
 #[derive(Clone, Debug)]
 pub struct TensorList<T = Tensor> {
     pub element_dtype: DType,
-    /// A partial shape that the shapes of all elements fit.
+    /// A partial shape that all elements must fit.
     pub element_shape: PartialShape,
     /// The largest number of elements; -1 for no limit.
     pub max_num_elements: i32,

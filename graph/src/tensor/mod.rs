@@ -295,9 +295,9 @@ impl Tensor {
         }
     }
 
-    /// Returns a number that identifies the contents: clones and views share it until one of them is written, so
-    /// results computed from the elements may be cached under it. Returns `None` for inline storage and for elements
-    /// that are objects.
+    /// Returns a number that identifies the contents: clones and views have the same number until one of them is
+    /// written, so results computed from the elements may be cached under the number. Returns `None` for inline storage
+    /// and for elements that are objects.
     pub fn contents(&self) -> Option<u64> {
         match &self.storage {
             Storage::Plain(b) => Some(b.contents()),

@@ -69,7 +69,7 @@ pub(super) struct Nesting {
 impl Nesting {
     pub(super) const NONE: Nesting = Nesting { depth: 0, tensors: 0 };
 
-    /// Returns the depth and the number of tensors that one component adds.
+    /// Returns the depth and the number of tensors of the variants in one tensor.
     fn of(component: &impl VariantComponent) -> Nesting {
         let objects = component.variants().unwrap_or_default().iter().filter_map(Variant::object);
         objects.fold(Nesting::NONE, |all, object| Nesting {

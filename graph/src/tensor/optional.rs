@@ -4,8 +4,7 @@ use super::object::{Nesting, VariantComponent};
 use super::{Tensor, VariantObject};
 use crate::error::{Error, Result};
 
-/// A list of tensors, or no value. Type `T` is the type of the tensors, which determines the memory they are in, by
-/// default host memory.
+/// A list of tensors, or no value. `T` is the Rust type of a tensor in host memory (the default) or in device memory.
 #[derive(Clone, Debug)]
 pub struct Optional<T = Tensor> {
     components: Option<Vec<T>>,

@@ -1,5 +1,5 @@
-//! Regions: memory for buffers that comes from another process or from a function set by the process, and not from the
-//! allocator.
+//! Regions: memory for buffers that does not come from the allocator, but from another process or from the function set
+//! by [`set_large_memory`].
 
 use std::any::Any;
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ pub trait Region: Any + Send + Sync {
     /// Returns whether the region can be written.
     fn is_writable(&self) -> bool;
 
-    /// Returns the larger region that begins with this region, if there is one.
+    /// Returns the larger region of which this region is the beginning; `None` if there is no such region.
     fn block(&self) -> Option<&dyn Region> {
         None
     }
@@ -30,7 +30,7 @@ pub type LargeMemorySource = fn(usize, Use) -> Option<Box<dyn Region>>;
 pub enum Use {
     /// All bytes are going to be written, so their initial values do not matter.
     Writing,
-    /// The bytes represent zeros and may never be written; untouched pages should not occupy memory.
+    /// The bytes must be zero, and some may never be written, so untouched pages should not use physical memory.
     Zeros,
 }
 

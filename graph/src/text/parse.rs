@@ -231,7 +231,7 @@ fn shape(cursor: &mut Cursor<'_>) -> Result<PartialShape> {
     Ok(PartialShape::of_dims(dims))
 }
 
-/// Parsers of floats as they are printed: decimal, `nan`, or `nan:0x…` with the bits.
+/// Defines parsers of floats in their printed form: decimal, `nan`, or `nan:0x…` with the bits.
 macro_rules! floats {
     ($($name:ident: $t:ty, $bits:ty, $nan:literal, $from:expr;)*) => {
         $(fn $name(text: &str) -> Option<$t> {

@@ -93,7 +93,8 @@ fn nodes_with_other_uses_stay() -> Result<()> {
 
 #[test]
 fn edges_through_a_merge_imply_no_order() -> Result<()> {
-    // The forwarded input of the Merge may have arrived before the other input, so the Merge does not wait for both.
+    // A Merge runs as soon as one of its inputs is alive, so having run after the Merge does not imply having run after
+    // both inputs.
     let text = r#"
         %versions producer=21 min_consumer=0
         p = Placeholder[dtype=bool]
@@ -169,7 +170,8 @@ fn a_million_nodes_are_handled() -> Result<()> {
     let mut graph = Graph::with_capacity(LENGTH, 2 * LENGTH);
     let source = Node::new("", op("Placeholder")?).with_attr("dtype", DType::Float);
     let nothing = Node::new("", op("NoOp")?);
-    // Each node of the chain adds one node to the list of awaited nodes that it takes over from the node before it.
+    // Each `NoOp` waits for the `NoOp` before it and for a new placeholder, and the pass removes the `NoOp`s, so the
+    // list of awaited nodes grows by one node per `NoOp`.
     let mut last: Vec<NodeId> = Vec::new();
     while graph.len() < LENGTH {
         let name = |what: &str| format!("{what}{}", graph.len()).into();

@@ -185,7 +185,7 @@ fn an_op_without_a_gradient_rule_is_named() -> Result<()> {
         z = Identity[T=float](y)
     ";
     check(text, "z", "x", expect!["No gradient is defined for op 'SoftsignGrad' (node {{node y}})"])?;
-    // A gradient with respect to an output after the op without a gradient rule does not pass through that op.
+    // The gradient of `z` with respect to `y` needs no gradient rule of the op of `y`.
     check(
         text,
         "z",

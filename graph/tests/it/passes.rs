@@ -273,15 +273,15 @@ fn passes_handle_a_chain_of_a_million_nodes() -> Result<()> {
     assert_eq!(merge(&graph, &[])?.len(), LENGTH);
     let options = FoldOptions { growth: 64, ..FoldOptions::DEFAULT };
     assert_eq!(fold(&graph, &FloatKernels, &options)?.len(), LENGTH);
-    // If the end of the chain is read only by a control edge, only the beginning of the chain remains.
+    // If only a control edge reads the end of the chain, the whole chain except its first node is removed.
     let no_op = ops::lookup("NoOp").ok_or_else(|| Error::invalid("no NoOp"))?;
     let waits = graph.add(Node::new("waits", no_op), &[], &[last])?;
     assert_eq!(remove_unread_nodes(&graph, &[waits])?.len(), 2);
     Ok(())
 }
 
-/// TensorFlow clients build gradients in this way: each gradient waits for all gradients of its op, including the one
-/// with respect to a fed input.
+/// TensorFlow clients add a node that waits for all input gradients of an op, including gradients that no node reads,
+/// such as the gradient with respect to the fed input `x`.
 #[test]
 fn unread_removes_gradients_used_by_control_edges_only() -> Result<()> {
     check(
@@ -366,7 +366,7 @@ fn unread_keeps_stateful_kept_and_conditional_nodes() -> Result<()> {
     Ok(())
 }
 
-/// `late` runs whether or not `early` is alive, so it cannot replace `early` as a control input.
+/// `late` reads a Merge and may run when `early` is dead, so `end` needs both nodes as control inputs.
 #[test]
 fn unread_keeps_control_edges_that_decide_aliveness() -> Result<()> {
     check(
@@ -399,7 +399,7 @@ fn unread_keeps_control_edges_that_decide_aliveness() -> Result<()> {
 
 #[test]
 fn passes_accept_loops_and_refuse_other_cycles() -> Result<()> {
-    // The constants in the loop are folded, and the folded constant still waits for each iteration.
+    // The constants in the loop are folded, and the folded constant still waits for the Merge in each iteration.
     let text = r#"
         start = Const[dtype=float, value=float<>{1.0}]
         enter = Enter[T=float, frame_name="loop"](start)
@@ -573,7 +573,7 @@ fn fuse_reads_references_no_later_than_before() -> Result<()> {
     )
 }
 
-/// Both variables can be read from the start of the step, so the fused node may wait for all of its inputs.
+/// Both variables are ready when the step starts, so the fused node may wait for both of them.
 #[test]
 fn fuse_fuses_reads_of_references_ready_at_start() -> Result<()> {
     check(
@@ -688,7 +688,8 @@ fn fuse_products_keeps_nodes_with_other_readers_devices_or_formats() -> Result<(
     Ok(())
 }
 
-/// The product reads the variable before the assignment, and the bias is the assigned value.
+/// The product must read the variable before the assignment, but a fused node would wait for the bias, which is the
+/// assigned value.
 #[test]
 fn fuse_products_reads_references_no_later_than_before() -> Result<()> {
     let text = r#"
@@ -855,7 +856,7 @@ fn fuse_norms_keeps_nodes_with_other_readers_or_late_inputs() -> Result<()> {
     Ok(())
 }
 
-/// The fused gradient would read the variable a second time, when its value may have changed.
+/// The fused gradient would read the variable a second time, when the variable may have another value.
 #[test]
 fn fuse_norms_does_not_read_a_reference_twice() -> Result<()> {
     let text = r#"

@@ -499,7 +499,7 @@ fn reductions_of_single_elements_are_removed() -> Result<()> {
 
 #[test]
 fn gradients_of_operands_that_were_not_broadcast_are_not_summed() -> Result<()> {
-    // This is the gradient of a dense layer with an unknown batch size.
+    // The graph is the gradient of a dense layer with an unknown batch size.
     check(
         "dh db",
         r#"
@@ -562,7 +562,8 @@ fn gradients_of_operands_of_equal_shape_are_not_summed() -> Result<()> {
     )
 }
 
-/// The sizes of the images are unknown, but both paths lead through windows with a total stride of two.
+/// A residual block on images of unknown size; the convolutions `c` and `d` that are added have the same output size,
+/// because the total stride is two on both paths.
 const RESIDUAL_BLOCK: &str = r#"
         %versions producer=21 min_consumer=0
         x = Placeholder[dtype=float]
@@ -598,7 +599,8 @@ fn gradients_of_operands_behind_equal_windows_are_not_summed() -> Result<()> {
         assert!(after.inputs(both).iter().all(|input| input.node == dz), "{}", after.to_text());
         assert!(after.find("args").is_none(), "{}", after.to_text());
     }
-    // The two paths differ in the stride, the width or the start of their windows.
+    // Replacements that give the two paths different strides, window widths or window starts, so that their output
+    // sizes may differ.
     for (from, to) in [
         ("[1, 2, 2, 1], padding=\"PADDING\"", "[1, 3, 3, 1], padding=\"SAME\""),
         ("PADDING\"](x, point)", "VALID\"](x, whole)"),
@@ -611,7 +613,7 @@ fn gradients_of_operands_behind_equal_windows_are_not_summed() -> Result<()> {
     Ok(())
 }
 
-/// The variable's shape may change between the two reads.
+/// A reference variable may be assigned a value of another shape between two reads.
 #[test]
 fn two_reads_of_a_reference_may_have_different_shapes() -> Result<()> {
     let text = r#"
@@ -766,7 +768,8 @@ fn iterations_and_aliveness_are_preserved() -> Result<()> {
             out = Neg[T=float](exit)
         "#]],
     )?;
-    // `a` no longer reads `one`, but must still be dead when `one` is dead, although `x` does not depend on the branch.
+    // `a` is rewritten to `x` and loses the input `one`, but must still be dead when `one` is dead, although `x` does
+    // not depend on the Switch.
     check(
         "out",
         r#"

@@ -9,7 +9,7 @@ use device::kernel::KernelContext;
 use graph::{DType, Element, Shape, Tensor};
 use num_traits::{AsPrimitive, Zero as _};
 
-/// Boxes to crop, each with the image it belongs to.
+/// The boxes to crop, with the index of the image that each box belongs to.
 pub(super) struct Crops<'a> {
     boxes: &'a [[f32; 4]],
     images: Vec<usize>,
@@ -24,7 +24,7 @@ pub(super) struct Crops<'a> {
 /// A pixel of a crop that samples a position inside the image.
 pub(super) struct Sample {
     column: usize,
-    /// The offset of the pixel's channels in the row of the crop.
+    /// The index of the pixel's first channel in the row of the crop.
     at: usize,
     /// The offsets of the image pixels around the sampled position: top left, top right, bottom left, bottom right;
     /// with [`CropMethod::Nearest`], four times the offset of the nearest pixel.
@@ -35,7 +35,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Returns the weights of the corners.
+    /// Returns the weights of the pixels at `corners` in bilinear interpolation.
     fn weights(&self) -> [f32; 4] {
         let Sample { down, across, .. } = *self;
         [(1.0 - down) * (1.0 - across), (1.0 - down) * across, down * (1.0 - across), down * across]
@@ -70,12 +70,12 @@ impl<'a> Crops<'a> {
         (at >= 0.0 && at <= last).then_some(at)
     }
 
-    /// Returns the offset of the first element of a pixel.
+    /// Returns the index of the first channel of a pixel among the elements of the batch of images.
     fn pixel(&self, image: usize, y: usize, x: usize) -> usize {
         ((image * self.image[0] + y) * self.image[1] + x) * self.channels
     }
 
-    /// Returns the number of elements of a row of a crop.
+    /// Returns the number of elements in a row of a crop.
     fn row_len(&self) -> usize {
         self.crop[1] * self.channels
     }
@@ -84,7 +84,8 @@ impl<'a> Crops<'a> {
         self.crop[0] * self.row_len()
     }
 
-    /// Calls `visit(row, samples)` for each row of a crop with the row's pixels that lie inside the image.
+    /// Calls `visit(row, samples)` for each row of crop `number`; `samples` are the row's pixels that sample positions
+    /// inside the image.
     fn for_each_row(&self, number: usize, visit: &mut dyn FnMut(usize, &[Sample])) {
         let image = self.images[number];
         let mut samples = Vec::with_capacity(self.crop[1]);
@@ -106,7 +107,7 @@ impl<'a> Crops<'a> {
     }
 
     /// Adds the contribution of a crop's pixel to the gradient of the box's sides. `places` is the pixel's row and
-    /// column in the crop, `slopes` the derivatives of the loss by the coordinates that the pixel samples.
+    /// column in the crop; `slopes` is the derivative of the loss by the sampled row and by the sampled column.
     fn add_to_sides(&self, sides: &mut [f32], places: [usize; 2], slopes: [f32; 2]) {
         for (axis, (place, slope)) in places.into_iter().zip(slopes).enumerate() {
             let last = (self.image[axis] - 1) as f32;
@@ -121,7 +122,7 @@ impl<'a> Crops<'a> {
     }
 }
 
-/// Returns `at` rounded down, `at` rounded up, and the distance of `at` from the number below.
+/// Returns `at` rounded down, `at` rounded up, and the distance of `at` from its value rounded down.
 fn around(at: f32) -> (usize, usize, f32) {
     (at.floor() as usize, at.ceil() as usize, at - at.floor())
 }
@@ -189,7 +190,7 @@ fn interpolate<T: AsPrimitive<f32>>(channels: usize, values: &[T], samples: &[Sa
     }
 }
 
-/// Writes the gradient of an image, given the gradient of its crops.
+/// A function that writes the gradient of the images, given the gradient of the crops.
 type WriteImageGradient = fn(&Crops<'_>, &[f32], &mut Tensor) -> Result<()>;
 
 /// `CropAndResizeGradImage`: adds each crop's gradient to the image pixels that the crop sampled.
@@ -246,7 +247,7 @@ fn add_to_image<W: Real>(crops: &Crops<'_>, grads: &[f32], sums: &mut [W]) {
     }
 }
 
-/// Adds to the gradient of the boxes, given the image and the gradient of the crops.
+/// A function that adds to the gradient of the boxes, given the images and the gradient of the crops.
 type AddToBoxes = fn(&Crops<'_>, &Tensor, &[f32], &mut [f32]) -> Result<()>;
 
 /// `CropAndResizeGradBoxes`: how the loss changes with the four sides of each box.

@@ -5,7 +5,7 @@ use device::Result;
 use device::kernel::KernelContext;
 use graph::{Shape, Tensor};
 
-/// The colours that boxes take in turn if no colours are given: red, green, blue, opacity.
+/// The colours (red, green, blue, opacity) of successive boxes if the op has no input with colours.
 const PALETTE: [[f32; 4]; 10] = [
     [1.0, 1.0, 0.0, 1.0],
     [0.0, 0.0, 1.0, 1.0],
@@ -79,7 +79,7 @@ pub(super) fn draw(ctx: &mut KernelContext<'_>, with_colours: bool) -> Result<()
     Ok(())
 }
 
-/// Returns the colours in input 2; `None` if there are no colours.
+/// Returns the colours in input 2; `None` if input 2 is empty.
 fn given_palette(colours: &Tensor, depth: usize) -> Result<Option<Vec<Vec<f32>>>> {
     let &[count, channels] = colours.shape().dims() else {
         device::invalid!("colors must be a 2-D matrix, got shape {}", colours.shape());

@@ -1,4 +1,4 @@
-//! Random crops and random bounding boxes, drawn from the same random numbers as TensorFlow draws them.
+//! Random crops and random bounding boxes, which equal TensorFlow's for the same seeds.
 
 use crate::random::{WordStream, Words};
 use device::kernel::{Kernel, KernelContext, KernelInit};
@@ -29,9 +29,9 @@ pub(super) struct Sampler {
     stream: WordStream,
     /// The fraction of at least one box that a sample must cover; `None` if input 2 gives it.
     covered: Option<f32>,
-    /// The bounds of the ratio of width to height.
+    /// The least and the greatest ratio of width to height of a sampled box.
     ratios: [f32; 2],
-    /// The bounds of the area, as a fraction of the image's area.
+    /// The least and the greatest area of a sampled box, as fractions of the image's area.
     areas: [f32; 2],
     attempts: usize,
     /// Set if the whole image counts as the only box when no boxes are given.
@@ -132,7 +132,7 @@ impl Sampler {
         let mut tall = rounded((least / ratio).sqrt());
         let mut tallest = rounded((most / ratio).sqrt());
         if width_of(tallest) > width {
-            // The largest height whose rounded width fits into the image.
+            // The largest height for which the width, `ratio` times the height rounded, fits into the image.
             tallest = ((f64::from(width) + 0.5 - f64::from(0.000_000_1_f32)) / f64::from(ratio)) as i32;
             if width_of(tallest) > width {
                 tallest -= 1;
@@ -186,7 +186,7 @@ fn covers(crop: &Rectangle, least: f32, boxes: &[Rectangle]) -> bool {
     crop.area() >= SMALLEST && large.into_iter().any(|b| crop.intersection(b).area() / b.area() >= least)
 }
 
-/// Returns the boxes in pixels; their relative coordinates must be in [0, 1].
+/// Returns the boxes in pixels, given their relative coordinates, which must be in [0, 1].
 fn boxes(relative: &Tensor, width: i32, height: i32) -> Result<Vec<Rectangle>> {
     if relative.shape().rank() != 3 || relative.shape()[2] != 4 {
         device::invalid!("bounding boxes must have shape [batch, boxes, 4], got {}", relative.shape());

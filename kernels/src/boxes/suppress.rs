@@ -1,5 +1,4 @@
-//! Non-maximum suppression: selects boxes in the order of their scores and drops those that overlap a box selected
-//! before.
+//! Non-maximum suppression: selects boxes by descending score, and drops boxes that overlap an already selected box.
 
 use crate::numeric::widen::narrowed;
 use crate::plan::boxes::{
@@ -60,8 +59,8 @@ fn select(
                 suppressed = true;
                 break;
             }
-            // Soft suppression lowers the score by the overlap. Hard suppression multiplies it by 1, or by 0 if the
-            // overlap is NaN.
+            // Soft suppression multiplies the score by a weight that falls with the overlap. In hard suppression the
+            // weight is 1, because `scale` is 0; it is 0 if the overlap is NaN.
             let counts = soft || common <= limits.overlap;
             let weight = if counts { rounded(rounded(rounded(scale * common) * common).exp()) } else { 0.0 };
             next.score = rounded(next.score * weight);
@@ -82,8 +81,8 @@ fn select(
     chosen
 }
 
-/// Returns the intersection of two boxes divided by their union. Corners may be in any order; each intermediate
-/// result is rounded. A corner that is NaN makes the overlap NaN.
+/// Returns the area of the intersection of two boxes, divided by the area of their union. Corners may be in any order;
+/// each intermediate result is rounded by `rounded`. A corner that is NaN makes the overlap NaN.
 fn intersection_over_union(a: &[f32; 4], b: &[f32; 4], rounded: fn(f32) -> f32) -> f32 {
     let min = |a: f32, b: f32| if b < a { b } else { a };
     let max = |a: f32, b: f32| if a < b { b } else { a };
@@ -109,7 +108,7 @@ fn select_boxes(ctx: &KernelContext<'_>, limits: &SuppressionLimits) -> Result<V
     Ok(select(scores.values::<f32>()?, limits, overlap))
 }
 
-/// Returns one value per selected box, followed by zeros up to `length`.
+/// Returns a tensor with one value per selected box, followed by zeros up to `length`.
 fn zero_padded<T: Element>(
     chosen: &[(usize, f32)],
     length: usize,
@@ -138,7 +137,8 @@ pub(super) fn version_1(ctx: &mut KernelContext<'_>, threshold: f32) -> Result<(
     Ok(())
 }
 
-/// Returns the boxes selected by the limits in the inputs from 2 on, and the most boxes that may be selected.
+/// Selects boxes by the limits in input 2 and later inputs. Returns each selected box with its score, and the maximum
+/// number of selected boxes.
 fn suppressed(ctx: &KernelContext<'_>) -> Result<(Vec<(usize, f32)>, usize)> {
     let limits = SuppressionLimits::of(ctx.input(1)?.dtype(), &ctx.inputs_from(2)?)?;
     Ok((select_boxes(ctx, &limits)?, limits.most))
@@ -151,7 +151,8 @@ pub(super) fn versions_2_and_3(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the length to which outputs are padded: the most boxes that may be selected, or 0 without padding.
+/// Returns the minimum length of the outputs: `most`, the maximum number of selected boxes, if the outputs are
+/// `padded`, and 0 otherwise.
 fn length(padded: bool, most: usize) -> usize {
     if padded { most } else { 0 }
 }

@@ -11,19 +11,20 @@ use parking_lot::Mutex;
 pub(super) type DrawFn<'a> = dyn Fn(&mut PhiloxWords) -> i64 + 'a;
 /// A function that returns the probability of a class.
 pub(super) type ProbabilityFn<'a> = dyn Fn(i64) -> f32 + 'a;
-/// A function that fills a batch by drawing with the function it is given; it returns the classes and the number of
-/// draws.
+/// A function that fills a batch of classes with draws from the given function, and returns the classes and the number
+/// of draws.
 pub(super) type FillFn<'a> = dyn FnMut(&DrawFn<'_>) -> Result<(Vec<i64>, usize)> + 'a;
-/// A function that receives the batch, the number of draws it took, and the probabilities at the time of the draws.
+/// A function that receives a batch of classes, the number of draws that filled it, and the probabilities of the
+/// classes at the time of the draws.
 pub(super) type CountFn<'a> = dyn FnMut(&[i64], usize, &ProbabilityFn<'_>) -> Result<()> + 'a;
 
-/// A distribution over classes, which may learn from the true classes that it is given.
+/// A distribution over classes, which may learn from the true classes of each batch.
 pub(super) trait Sampler: Send + Sync {
-    /// Returns the number of classes.
+    /// Returns the number of classes of the distribution.
     fn range(&self) -> i64;
 
-    /// Draws one batch with `fill` and passes it to `count`, under one state of the distribution; then learns from
-    /// `true_classes`.
+    /// Draws one batch with `fill` and passes it to `count`; the distribution changes only afterwards, when it learns
+    /// from `true_classes`.
     fn batch(&self, fill: &mut FillFn<'_>, count: &mut CountFn<'_>, true_classes: &[i64]) -> Result<()>;
 }
 
@@ -155,7 +156,8 @@ impl Unigram {
         let Some(count) = usize::try_from(range).ok().filter(|&r| r < i32::MAX as usize) else {
             invalid!("range_max of a learned unigram sampler must be below {}, not {range}", i32::MAX);
         };
-        // The allocation fails with an error if there is no memory for so many classes; the tensor itself is not used.
+        // Allocates a tensor of this size, which is not used, because its allocation fails with an error if there is
+        // not enough memory.
         Tensor::unspecified(DType::Int64, Shape::new(&[count])?)?;
         let sums = (1..=count).map(|at| (at & at.wrapping_neg()) as i32).collect();
         Ok(Unigram(Mutex::new(Weights { weights: vec![1; count], sums, total: count as i32 })))
@@ -189,7 +191,8 @@ pub(super) struct FixedUnigram {
     range: i64,
     weights: Vec<f32>,
     total: f64,
-    /// For each class, the probability of keeping it, and the class that replaces it otherwise.
+    /// For each class, the probability with which the class is kept after it has been drawn, and the class that
+    /// replaces it otherwise.
     table: Vec<(f32, i64)>,
 }
 
@@ -252,7 +255,8 @@ fn read_weights(file: &str) -> Result<Vec<f32>> {
         .collect()
 }
 
-/// Returns Walker's alias table: for each class, the probability of keeping it and its replacement.
+/// Returns Walker's alias table: for each class, the probability with which the class is kept after it has been drawn,
+/// and the class that replaces it otherwise.
 fn alias_table(weights: &[f32]) -> Vec<(f32, i64)> {
     let count = weights.len();
     let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
@@ -266,7 +270,8 @@ fn alias_table(weights: &[f32]) -> Vec<(f32, i64)> {
         chances[h] -= 1.0 - chances[l];
         if chances[h] < 1.0 { low.push(h) } else { high.push(h) }
     }
-    // Because of rounding, some classes may be left in `low` or `high`: they are never replaced.
+    // Because of rounding, some classes may be left in `low` or `high`; they get the probability 1 and are never
+    // replaced.
     for i in low.into_iter().chain(high) {
         chances[i] = 1.0;
         aliases[i] = i as i64;
@@ -305,8 +310,8 @@ impl Sampler for AllClasses {
     fn batch(&self, fill: &mut FillFn<'_>, count: &mut CountFn<'_>, _: &[i64]) -> Result<()> {
         let next = std::cell::Cell::new(0);
         let (batch, _) = fill(&|_| next.replace(next.get() + 1))?;
-        // `usize::MAX` draws, not the number of classes: a count equal to the batch's would make the expected count
-        // `probability * batch`, but each class occurs exactly once.
+        // The number of draws is given as `usize::MAX`: if it equalled the number of classes, the expected count would
+        // be `probability * batch`, but each class occurs exactly once.
         count(&batch, usize::MAX, &|_| 1.0)
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn summary(value: &Tensor, limit: i64) -> String {
     out
 }
 
-/// Formats one axis; `next` is the index of the next element. The recursion is as deep as the tensor's rank, which
+/// Formats axis `axis`; `next` is the index of the next element. The recursion is as deep as the tensor's rank, which
 /// is bounded.
 fn summarize_axis(
     value: &Tensor,
@@ -59,8 +59,8 @@ fn summarize_axis(
     }
 }
 
-/// Formats the first and last `ends` elements of each axis (all if negative) with brackets and line breaks: `[1 2
-/// ... 8 9]`. Strings are quoted; bytes beyond ASCII are kept.
+/// Formats the first and last `ends` elements of each axis (all if negative) with brackets and line breaks: `[1 2 ... 8
+/// 9]`. Strings are quoted; bytes beyond ASCII are copied unchanged.
 pub(super) fn layout(value: &Tensor, ends: i64) -> Vec<u8> {
     let total = value.num_elements();
     let ends = usize::try_from(ends).map_or(total, |ends| ends.min(total));
@@ -122,7 +122,7 @@ fn quote(s: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Formats one element.
+/// Formats element `i` of a tensor: a number, 0 or 1 for a boolean, or an escaped string.
 fn element(value: &Tensor, i: usize) -> String {
     macro_rules! at {
         ($t:ty) => {
@@ -141,7 +141,7 @@ fn element(value: &Tensor, i: usize) -> String {
     text.unwrap_or_else(|| "?".to_owned())
 }
 
-/// Formats a number like C's `%g`, with the smaller of two precisions that reads back as the same number.
+/// Formats a number like C's `%g`, with the smaller of two precisions from whose text the same number can be parsed.
 fn float(value: f32) -> String {
     let short = general(value.into(), 6);
     if short.parse() == Ok(value) { short } else { general(value.into(), 9) }

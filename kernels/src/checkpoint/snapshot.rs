@@ -22,7 +22,7 @@ pub(super) fn take_snapshot(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// `KeepSnapshot`: stores the snapshots of several variables in a named object, until they are saved.
+/// `KeepSnapshot`: stores the snapshots of several variables in a named object for `SaveSnapshot`.
 pub(super) fn keep(init: &KernelInit<'_>) -> Result<Kernel> {
     let snapshot = Owner::<Snapshot>::new(init, ObjectName::of(init, true)?);
     Kernel::sync(move |ctx| {

@@ -1,9 +1,9 @@
-//! BMP files without compression.
+//! Decoding of BMP files without compression.
 
 use super::{Pixels, Samples, sample_count};
 use device::{Error, Result};
 
-/// Decodes a file without compression; `channels` 0 keeps the file's number of channels.
+/// Decodes a BMP file without compression; `channels` 0 keeps the file's number of channels.
 pub(super) fn decode(file: &[u8], channels: usize) -> Result<Pixels> {
     let short = || {
         Error::invalid(format!(
@@ -24,7 +24,7 @@ pub(super) fn decode(file: &[u8], channels: usize) -> Result<Pixels> {
     if !matches!(file_channels, 1 | 3 | 4) {
         device::invalid!("Number of channels inherent in the image must be 1, 3 or 4, was {file_channels}");
     }
-    // An opacity channel may be requested for a file without one.
+    // An opacity channel may be requested for a file that has none; all its pixels are then opaque.
     let is_made_opaque = (file_channels, channels) == (3, 4);
     if channels != 0 && channels != file_channels && !is_made_opaque {
         device::invalid!(

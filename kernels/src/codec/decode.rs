@@ -39,7 +39,7 @@ impl Format {
 /// The decoding op of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
-    /// `DecodeJpeg` or `DecodePng`.
+    /// `DecodeJpeg` or `DecodePng`, whose output is one image.
     Still,
     Crop,
     Bmp,
@@ -118,7 +118,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Checks that the op accepts the format.
+    /// Returns an error unless the op decodes files of this format.
     fn check(&self, format: Format) -> Result<()> {
         let name = format.name();
         match (self.op, format) {
@@ -144,7 +144,7 @@ impl Decoder {
     }
 }
 
-/// Returns input 1: the first row, the first column, the number of rows, and the number of columns.
+/// Returns the crop window in input 1: the first row, the first column, the number of rows, and the number of columns.
 fn crop_window(ctx: &KernelContext<'_>) -> Result<[usize; 4]> {
     let window = ctx.input(1)?;
     let &[y, x, height, width] = window.values::<i32>()? else {

@@ -72,8 +72,8 @@ impl Jpeg {
         let mut file = Vec::new();
         let mut encoder = Encoder::new(&mut file, (quality as u8).max(1));
         encoder.set_progressive(self.progressive);
-        // The encoder writes files with optimised Huffman tables in one scan per component, which some decoders reject
-        // if components differ in size.
+        // With optimised Huffman tables, the encoder writes one scan per component, which some decoders reject if
+        // components differ in size.
         encoder.set_optimized_huffman_tables(self.optimized && !self.downsampled || self.progressive);
         encoder.set_sampling_factor(if self.downsampled {
             SamplingFactor::F_2_2

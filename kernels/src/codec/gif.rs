@@ -1,10 +1,10 @@
-//! GIF files: each frame is drawn on top of the frames before it.
+//! Decoding of GIF files: each frame is drawn on top of the frames before it.
 
 use super::{MOST_SAMPLES, Pixels, Samples, sample_count};
 use ::gif::{ColorOutput, DecodeOptions, MemoryLimit};
 use device::{Error, Result};
 
-/// Decodes the first frames of a file, at most `most`.
+/// Decodes at most the first `most` frames of a GIF file.
 pub(super) fn decode(file: &[u8], most: usize) -> Result<Pixels> {
     let invalid = |e| Error::invalid(format!("Invalid GIF data (size {}), {e}", file.len()));
     let mut options = DecodeOptions::new();

@@ -1,4 +1,4 @@
-//! JPEG files.
+//! Decoding of JPEG files, and reading of their sizes.
 
 use super::{Pixels, Samples, sample_count};
 use device::kernel::KernelInit;
@@ -8,10 +8,10 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// Options of the decoder.
+/// Options of the JPEG decoder.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
-    /// The factor by which the image is shrunk.
+    /// The factor by which width and height are divided.
     ratio: usize,
     /// Set if the decoded part of a truncated file is accepted.
     recover: bool,
@@ -52,8 +52,8 @@ pub(super) fn sizes(file: &[u8]) -> Result<[usize; 3]> {
     Ok([usize::from(info.height), usize::from(info.width), usize::from(info.components)])
 }
 
-/// Decodes a file; `channels` 0 keeps the file's number of channels. `window` is the first row, the first column,
-/// the number of rows and the number of columns to keep.
+/// Decodes a JPEG file; `channels` 0 keeps the file's number of channels. `window` is the part of the image to return:
+/// the first row, the first column, the number of rows and the number of columns.
 pub(super) fn decode(
     file: &[u8],
     channels: usize,
@@ -71,7 +71,7 @@ pub(super) fn decode(
     if has_separate_scans(file) {
         return Err(Error::unimplemented("JPEG files with a scan for each component"));
     }
-    // The decoder converts colours to grey by their luminance; grey is expanded to colours below.
+    // The decoder converts colours to grey by their luminance; grey is converted to three equal colours further below.
     let decoded = if components == 1 || channels == 1 { 1 } else { 3 };
     let space = if decoded == 1 { ColorSpace::Luma } else { ColorSpace::RGB };
     let decoder_options = DecoderOptions::new_safe().jpeg_set_out_colorspace(space).set_strict_mode(false);
@@ -96,7 +96,7 @@ pub(super) fn decode(
     Ok(Pixels { frames: 1, height, width, channels, samples: Samples::Bytes(bytes) })
 }
 
-/// Returns the segments before the first scan and the header of that scan: the marker and the content of each.
+/// Returns the segments of a file up to the header of the first scan, each as its marker and its content.
 fn segments(file: &[u8]) -> Vec<(u8, &[u8])> {
     let (mut out, mut at) = (Vec::new(), 2);
     while let Some(&[0xff, marker, high, low]) = file.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
@@ -111,13 +111,13 @@ fn segments(file: &[u8]) -> Vec<(u8, &[u8])> {
     out
 }
 
-/// Returns whether a file that is not progressive has a scan per component, which the decoder confuses if
-/// components differ in size.
+/// Returns whether a file that is not progressive has one scan per component; the decoder mixes up the components of
+/// such a file if they differ in size.
 fn has_separate_scans(file: &[u8]) -> bool {
     let segments = segments(file);
     let frame = segments.iter().find(|(marker, _)| matches!(marker, 0xc0 | 0xc1));
     let scan = segments.iter().find(|(marker, _)| *marker == 0xda);
-    // The number of components follows the frame's size in the header.
+    // The number of components follows the frame's height and width in the frame header.
     let frame_components = frame.and_then(|(_, frame)| frame.get(5));
     let scan_components = scan.and_then(|(_, scan)| scan.first());
     frame_components.zip(scan_components).is_some_and(|(frame, scan)| scan < frame)
@@ -128,7 +128,8 @@ fn has_end_marker(file: &[u8]) -> bool {
     file.windows(2).rev().any(|w| w == [0xff, 0xd9])
 }
 
-/// Returns the means of squares of `ratio` by `ratio` pixels; squares at the far edges may be smaller.
+/// Returns the image shrunk by `ratio`: each pixel is the mean of a square of `ratio` by `ratio` pixels, or of fewer at
+/// the right and bottom edges.
 fn shrink(bytes: Vec<u8>, [height, width, channels]: [usize; 3], ratio: usize) -> (Vec<u8>, usize, usize) {
     if ratio == 1 {
         return (bytes, height, width);

@@ -1,11 +1,11 @@
-//! PNG files.
+//! Decoding and encoding of PNG files.
 
 use super::{Pixels, Samples, sample_count};
 use ::png::{BitDepth, ColorType, Compression, Decoder, Encoder, Limits, Transformations};
 use device::{Error, Result};
 use std::io::Cursor;
 
-/// Decodes a file; `channels` 0 keeps the file's number of channels. `wide` requests samples of 16 bits.
+/// Decodes a PNG file; `channels` 0 keeps the file's number of channels. `wide` requests samples of 16 bits.
 pub(super) fn decode(file: &[u8], channels: usize, wide: bool) -> Result<Pixels> {
     let invalid = |_| Error::invalid(format!("Invalid PNG data, size {}", file.len()));
     let mut decoder = Decoder::new_with_limits(Cursor::new(file), Limits { bytes: super::MOST_SAMPLES });
@@ -64,7 +64,7 @@ fn convert_channels(samples: &[u16], from: usize, to: usize, is_16_bit: bool) ->
     out
 }
 
-/// Returns the luminance, by weights in units of 2^-15.
+/// Returns the luminance of a pixel; the weights of the colours are in units of 2^-15.
 fn grey(r: u16, g: u16, b: u16, is_16_bit: bool) -> u16 {
     if r == g && g == b {
         return r;
@@ -74,7 +74,7 @@ fn grey(r: u16, g: u16, b: u16, is_16_bit: bool) -> u16 {
     ((sum + if is_16_bit { 1 << 14 } else { 0 }) >> 15) as u16
 }
 
-/// Encodes an image as a file; samples of 16 bits in `bytes` have the upper byte first, like in the file.
+/// Encodes an image as a PNG file; samples of 16 bits in `bytes` have the upper byte first, like in the file.
 pub(super) fn encode(
     bytes: &[u8],
     [height, width, channels]: [usize; 3],

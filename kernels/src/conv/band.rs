@@ -1,5 +1,5 @@
-//! Bands: the lines of the source image that a few lines of target pixels read. A band is the image itself, or a
-//! copy of some of its lines if reading the image in place would be slow.
+//! Bands: the lines of the source image that a few lines of target pixels read. A band is the image itself, or a copy
+//! of the lines if reading the image in place would be slow.
 
 use super::phase::{Image, Phase};
 use crate::numeric::cpu_cache;
@@ -10,56 +10,57 @@ use std::ops::Range;
 #[derive(Clone, Debug)]
 pub(super) struct Band {
     image: Image,
-    /// The least and the greatest offset of the taps from the target pixel, for rows and for columns.
+    /// The least and the greatest offset of the filter's taps from the target pixel in source pixels, for rows and for
+    /// columns.
     reach: [[isize; 2]; 2],
-    /// Set if zeros are stored around the image as far as taps reach, so that no tap is left out.
+    /// Set if the band has zeros around the image, so that every tap reads a pixel of the band.
     pub(super) has_margins: bool,
-    /// Pixels of a line.
+    /// Number of pixels per line.
     columns: usize,
-    /// Elements from one pixel to the next.
+    /// The number of elements from the start of a pixel to the start of the next pixel.
     pixel: usize,
-    /// The number of channels in a slice: a line stores the first slice of all its pixels, then the second, and so on.
-    /// Either all channels, or a number that divides them.
+    /// The number of channels in a slice: a line stores the first slice of each pixel, then the second slice of each
+    /// pixel, and so on. It is the number of all channels, or a divisor of it.
     slice: usize,
     /// Source rows and columns between the pixels that neighbouring target pixels read. Lines and pixels that no
     /// target pixel reads are not copied.
     stride: [usize; 2],
-    /// Set if the band is a copy.
+    /// Set if the band is a copy of lines of the image, not the image itself.
     pub(super) is_copied: bool,
 }
 
-/// How source pixels are accessed.
+/// The order in which a loop reads the source pixels, and the gaps that it requires between them in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AccessPattern {
-    /// Reads the channels of several pixels, one channel after the other. `spaced`: gaps separate the pixels,
-    /// because adjacent pixels would fall into the same sets of the cache.
+    /// The loop reads one channel of several pixels at a time. `spaced`: gaps separate the pixels, because adjacent
+    /// pixels would fall into the same sets of the cache.
     Pixels { spaced: bool },
-    /// Reads several channels of a pixel, one pixel after the other. `crowded`: channels are stored in slices,
-    /// because whole pixels would leave most of the cache unused.
+    /// The loop reads several channels of one pixel at a time. `crowded`: channels are stored in slices, because whole
+    /// pixels would leave most of the cache unused.
     Channels { crowded: bool },
 }
 
-/// The position of the lines of a band in memory.
+/// The memory in which the lines of a band begin, and the image row of the first line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BandLines {
-    /// The index of the first line's first element.
+    /// The index of the first element of the band's first line.
     start: usize,
-    /// The image row of the first line, which may lie outside the image.
+    /// The image row of the first line; negative for a line above the image.
     top: isize,
 }
 
-/// The most elements of a band that serves one row of target pixels.
+/// The maximum number of elements of a band for one row of target pixels.
 const LARGEST: usize = 4 << 20;
 
-/// Returns the approximate number of elements of the bands that a thread reads repeatedly. Together with the
-/// thread's other data they stay in its second-level cache.
+/// Returns the approximate number of elements of the bands that a thread reads repeatedly: so many that they stay in
+/// the second-level cache together with the thread's other data.
 pub(super) fn most_elements() -> usize {
     (cpu_cache::second_level() / size_of::<f32>() / 4 * 3).min(192 << 10)
 }
 
 impl Band {
-    /// Chooses the layout. Each of the filter's groups reads `channels` of every pixel. If these channels are few,
-    /// zeros are stored around the image: reading zeros costs less than finding the target pixels with taps outside the
+    /// Chooses the layout. Each of the filter's groups reads `channels` channels of every pixel. If they are few, zeros
+    /// are stored around the image: reading zeros costs less than finding the target pixels with taps outside the
     /// image.
     pub(super) fn new(image: Image, phase: &Phase, reads: AccessPattern, channels: usize) -> Band {
         let reach = [0, 1].map(|axis| phase.reach(axis));
@@ -110,35 +111,35 @@ impl Band {
         self.columns * self.pixel * self.image.channels.div_ceil(self.slice)
     }
 
-    /// Returns the number of elements between the lines that neighbouring rows of target pixels read.
+    /// Returns the number of elements between the lines that two neighbouring rows of target pixels read.
     pub(super) fn lines_apart(&self) -> usize {
         self.stride[0] * self.line()
     }
 
-    /// Returns the number of elements between the pixels that neighbouring target pixels of a line read.
+    /// Returns the number of elements between the source pixels that two neighbouring target pixels of a line read.
     pub(super) fn step(&self) -> usize {
         self.stride[1] * self.pixel
     }
 
-    /// Returns the number of elements between the pixels under two taps that lie this many source rows and columns
-    /// apart.
+    /// Returns the number of elements between the source pixels under two taps that lie `rows` source rows and
+    /// `columns` source columns apart.
     pub(super) fn distance(&self, [rows, columns]: [isize; 2]) -> usize {
         (rows * self.line() as isize + columns * self.pixel as isize) as usize
     }
 
-    /// Returns the position of a channel, relative to the start of its pixel.
+    /// Returns the offset in elements of a channel from the start of its pixel.
     pub(super) fn channel(&self, channel: usize) -> usize {
         channel / self.slice * self.slice * self.columns + channel % self.slice
     }
 
-    /// Returns the ranges of channels that are stored together.
+    /// Returns the ranges of channels that are stored contiguously.
     pub(super) fn slices(&self, channels: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let each = self.slice;
         (0..channels).step_by(each.max(1)).map(move |first| first..channels.min(first + each))
     }
 
-    /// Locates the lines of image `number` that these rows of target pixels read: in `images`, or in the copy that
-    /// is appended to `copies`. Only the slices that contain `channels` are copied.
+    /// Locates the lines of image `number` that the target pixels in `rows` read: in `images`, or in a copy, which is
+    /// appended to `copies`. Only the slices that contain `channels` are copied.
     pub(super) fn locate(
         &self,
         images: &[f32],
@@ -185,7 +186,7 @@ impl Band {
         lines.start + self.distance([row - lines.top, column - self.left()])
     }
 
-    /// Copies a line of the image, with the zeros around it.
+    /// Copies a line of the image to `line`, with zeros at both ends if the band has margins.
     fn copy_line(&self, images: &[f32], number: usize, channels: &Range<usize>, line: &mut [f32]) {
         let depth = self.image.channels;
         let from = &images[number * self.image.line()..][..self.image.line()];
@@ -228,12 +229,12 @@ pub(super) struct LineCopies {
 }
 
 impl LineCopies {
-    /// The elements of all copies.
+    /// Returns the elements of all copied lines.
     pub(super) fn data(&self) -> &[f32] {
         &self.data
     }
 
-    /// Discards the copies; their memory is reused.
+    /// Discards the copies, but keeps their memory for other copies.
     pub(super) fn clear(&mut self) {
         self.used = 0;
     }

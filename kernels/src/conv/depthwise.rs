@@ -28,18 +28,19 @@ impl Depthwise {
         let taps = [sizes.rows.filter, sizes.columns.filter, sizes.out_channels];
         let work = pixels.into_iter().chain(taps).fold(1usize, |n, s| n.saturating_mul(s));
         let multiplier = sizes.out_channels / sizes.in_channels.max(1);
-        // The work is scaled because a tap does one operation at a time, where a matrix product does a register's
-        // worth.
+        // The work is multiplied by 8, because a tap does one operation per instruction, and a matrix product does a
+        // whole vector of operations.
         Depthwise { sizes, multiplier, threads: Threads::for_work(work.saturating_mul(8)) }
     }
 
-    /// Calls `work` with each part of `len` elements of `out` and the part's number, on several threads if that pays
-    /// off.
+    /// Splits `out` into parts of `len` elements and calls `work` with the index of each part and the part; uses
+    /// several threads if the convolution is large enough.
     fn for_each_part<W: Send>(&self, out: &mut [W], len: usize, work: impl Fn(usize, &mut [W]) + Sync) {
         for_parts(out, len, self.threads == Threads::All, work);
     }
 
-    /// Returns the output columns at which tap `tap` lies inside the image, and the image column of the first.
+    /// Returns the range of output columns at which tap `tap` lies inside the image, and the image column under the tap
+    /// at the first of them.
     fn columns(&self, tap: usize) -> (std::ops::Range<usize>, usize) {
         let w = &self.sizes.columns;
         let reach = tap * w.dilation;
@@ -92,7 +93,7 @@ fn add_sums<W: Number>(dx: &mut [W], dy: &[W], w: &[W], multiplier: usize) {
 /// Adds the products of two operands to `out`: the part of a kernel that is compiled for each type of the computation.
 type AddProducts = fn(&Depthwise, [&Tensor; 2], &mut Tensor) -> Result<()>;
 
-/// The forward depthwise convolution.
+/// Computes the forward depthwise convolution.
 pub(super) fn forward(ctx: &mut KernelContext<'_>, conv: &Conv, add: AddProducts) -> Result<()> {
     let (input, filter) = (ctx.input(0)?, ctx.input(1)?);
     let sizes = conv.depthwise_sizes(input.shape(), filter.shape())?;
@@ -138,7 +139,7 @@ pub(super) fn add_to_output<W: Number>(
     Ok(())
 }
 
-/// The gradient with respect to the input.
+/// Computes the gradient of a depthwise convolution with respect to its input.
 pub(super) fn backprop_input(ctx: &mut KernelContext<'_>, conv: &Conv, add: AddProducts) -> Result<()> {
     let (filter, dy) = (ctx.input(1)?, ctx.input(2)?);
     let (shape, dtype) = (input_shape(ctx, conv)?, dy.dtype());
@@ -187,7 +188,7 @@ pub(super) fn add_to_input<W: Number>(
     Ok(())
 }
 
-/// The gradient with respect to the filter.
+/// Computes the gradient of a depthwise convolution with respect to its filter.
 pub(super) fn backprop_filter(ctx: &mut KernelContext<'_>, conv: &Conv, add: AddProducts) -> Result<()> {
     let (input, dy) = (ctx.input(0)?, ctx.input(2)?);
     let (shape, dtype) = (Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?, dy.dtype());
@@ -215,7 +216,7 @@ pub(super) fn add_to_filter<W: Number>(
     let (input, dy) = (input.values::<W>()?, dy.values::<W>()?);
     let (depth, channels) = (plan.sizes.in_channels, plan.sizes.out_channels);
     let (rows, columns) = (&plan.sizes.rows, &plan.sizes.columns);
-    // Each tap is summed over all pixels in their order, on whichever thread, so the result is reproducible.
+    // Each tap is summed over all pixels in their order, regardless of the thread, so the result is reproducible.
     plan.for_each_part(dw.values_mut::<W>()?, channels, |tap, dw| {
         let (i, j) = (tap / columns.filter, tap % columns.filter);
         let (inside, x) = plan.columns(j);

@@ -15,29 +15,31 @@ use graph::{DType, Shape, Tensor};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Approximate number of output pixels per sweep, which adds the products of these pixels to the gradient: enough that
-/// writing the gradient costs little, few enough that no sum gets long.
+/// Approximate number of output pixels per sweep; a sweep adds the products of its pixels to the gradient. They are so
+/// many that writing the gradient costs little, and so few that no sum gets long.
 const PIXELS: usize = 400;
 
-/// Number of parts into which the images are split if each thread computes the whole gradient of some parts.
+/// Number of parts into which the images are split if each thread computes the whole gradient of some of the parts.
 const PARTS: usize = 16;
 
 /// Elements of the parts' gradients that are added up at a time, so that they stay in the first-level cache.
 const SUMMED: usize = 4096;
 
-/// Rows of the filter up to which `dy` is read in place instead of being packed into panels, if its own rows are
-/// also at most [`NEAR_ELEMENTS`] elements.
+/// Maximum number of rows of the filter for which `dy` is read in place instead of being packed into panels; the rows
+/// of `dy` must also be at most [`NEAR_ELEMENTS`] long.
 const FEW_ROWS: usize = 32;
-/// The most elements per row of `dy` for which neighbouring rows count as close together.
+/// Maximum number of elements in a row of `dy` that is read in place: neighbouring rows must be close together in
+/// memory.
 const NEAR_ELEMENTS: usize = 128;
 
-/// Channels per pixel up to which the processor itself prefetches from one pixel to the next.
+/// Maximum number of channels per pixel for which the processor's own prefetcher follows the reads from one pixel to
+/// the next.
 const PREFETCHED_CHANNELS: usize = 64;
 
 /// Memory is prefetched only if the gradient fills at most 1 / `CACHE_FRACTION` of the second-level cache.
 const CACHE_FRACTION: usize = 3;
 
-/// A plan for the gradient of a filter.
+/// A plan for the gradient of a convolution with respect to its filter.
 #[derive(Debug)]
 pub(super) struct FilterGradient<'a> {
     sizes: &'a ConvSizes,
@@ -45,7 +47,7 @@ pub(super) struct FilterGradient<'a> {
     band: Band,
 }
 
-/// The output pixels that contribute to a tap's gradient; the other pixels read outside the image through the tap.
+/// The output pixels that contribute to a tap's gradient; other pixels would read outside the image through the tap.
 #[derive(Debug)]
 struct TapView {
     tap: [Tap; 2],
@@ -56,9 +58,9 @@ struct TapView {
 /// Rows of the filter matrix to which the same output pixels contribute.
 #[derive(Debug)]
 struct RowGroup {
-    /// The index of the [`TapView`] that the taps share. Positions are relative to the first tap of the view.
+    /// The index of the [`TapView`] that the taps of all rows share.
     view: usize,
-    /// The position of each row's source element, relative to the pixel under the first tap.
+    /// For each row, the position of its source element, relative to the source pixel under the view's first tap.
     positions: Vec<usize>,
     /// The index of each row's first element in the gradient.
     rows: Vec<usize>,
@@ -89,15 +91,15 @@ impl FilterGradient<'_> {
         (is_flat(sizes) && band.is_bounded()).then_some(FilterGradient { sizes, phase, band })
     }
 
-    /// Writes the gradient to `dw`, from the images `input` and the incoming gradient `dy`. Each element is summed
-    /// in the same order, whatever the number of threads.
+    /// Writes the gradient to `dw`, from the images `input` and the incoming gradient `dy`. The sum of each element has
+    /// the same order of additions for any number of threads.
     pub(super) fn write(&self, input: &[f32], dy: &[f32], dw: &mut [f32]) -> Result<()> {
         let lines = self.sizes.batch * self.sizes.rows.output;
         if threads(self.sizes) == Threads::One {
             return self.write_part(input, dy, 0, 0..lines, dw);
         }
-        // If threads split the filter's rows, each of them reads all images; if they split the images, their gradients
-        // must be added up. The cheaper split is chosen.
+        // If threads split the filter's rows, each thread reads all images; if threads split the images, their
+        // gradients must be added up. The cheaper split is chosen.
         if dw.len().saturating_mul(PARTS) > input.len() + dy.len() {
             let rows = (dw.len() / self.sizes.out_channels).div_ceil(rayon::current_num_threads());
             let part = |(i, dw): (usize, &mut [f32])| self.write_part(input, dy, i * rows, 0..lines, dw);
@@ -122,8 +124,8 @@ impl FilterGradient<'_> {
         Ok(())
     }
 
-    /// Writes the contribution of the lines `all_lines` of output pixels to the gradient of the filter's rows from
-    /// `first` on.
+    /// Writes to `dw` the gradient of the filter's rows from `first` on, summed over the output pixels of the lines
+    /// `all_lines`.
     fn write_part(
         &self,
         input: &[f32],
@@ -184,9 +186,9 @@ impl FilterGradient<'_> {
         Ok(())
     }
 
-    /// Returns the memory that the next `count` lines of output pixels, from `first` on, will read; sweeps over
-    /// `rows` rows prefetch it, because usually this thread computes those lines too. Empty if prefetching would
-    /// push the gradient out of the cache, or if lines are so short that prefetching costs as much as it saves.
+    /// Returns the memory that the next `count` lines of output pixels, from `first` on, will read; sweeps over `rows`
+    /// rows prefetch it, because usually the same thread computes the next lines too. Empty if prefetching would push
+    /// the gradient out of the cache, or if lines are so short that prefetching costs as much as it saves.
     fn prefetch_queue<'i>(
         &self,
         input: &'i [f32],
@@ -210,7 +212,8 @@ impl FilterGradient<'_> {
         )
     }
 
-    /// Returns whether `dy` is read in place, instead of from panels.
+    /// Returns whether `dy` is read in place instead of being packed into panels; `outputs` is the number of output
+    /// channels of a group.
     fn is_read_in_place(&self, rows: usize, outputs: usize) -> bool {
         let registers = Registers::get();
         let is_panel = outputs <= registers.columns && outputs == self.sizes.out_channels;
@@ -219,7 +222,7 @@ impl FilterGradient<'_> {
     }
 
     /// Returns groups of the filter's rows `within`, and the views of their taps. Rows whose channels are stored
-    /// together follow each other, whatever their taps, so that the elements they read stay in the cache.
+    /// together follow each other, even if their taps differ, so that the elements they read stay in the cache.
     fn rows(&self, within: Range<usize>) -> (Vec<TapView>, Vec<RowGroup>) {
         let FilterGradient { sizes, phase, band } = self;
         let ([rows, columns], image) = (&phase.taps, Image::input(sizes));
@@ -271,7 +274,7 @@ impl FilterGradient<'_> {
         }
     }
 
-    /// Collects the runs of source pixels that contribute to a view's taps.
+    /// Collects the runs of source pixels under the view's taps, in the lines of all bands.
     fn find_runs(&self, view: &TapView, bands: &[ImageBand], runs: &mut Vec<StepRun>) {
         runs.clear();
         let ([rows, columns], width) = (&view.inside, self.sizes.columns.output);
@@ -292,7 +295,7 @@ impl FilterGradient<'_> {
 /// The band that some rows of output pixels of one image read.
 #[derive(Debug)]
 struct ImageBand {
-    /// The position of the first row's line among the lines being processed.
+    /// The index of the first row's line among all lines of output pixels in the sweep.
     first: usize,
     rows: Range<usize>,
     lines: BandLines,
@@ -303,8 +306,8 @@ mod tests {
     use super::super::testing::{noise, sizes};
     use super::*;
 
-    /// The result has the same bits whether channels are read in place or from slices, and however the filter's
-    /// rows are split.
+    /// The gradient has the same bits whether channels are read in place or from slices, and for any split of the
+    /// filter's rows.
     #[test]
     fn channel_slices_and_row_splits_do_not_change_the_result() -> Result<()> {
         for (input, filter, stride) in [

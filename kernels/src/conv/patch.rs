@@ -15,8 +15,8 @@ pub(super) fn patch_len(sizes: &ConvSizes) -> usize {
     sizes.planes.filter * sizes.rows.filter * sizes.columns.filter * sizes.filter_channels
 }
 
-/// Calls `visit(patch range, input range)` for the parts of the patch at `pixel` that lie inside the image, for the
-/// channels of `group`.
+/// Calls `visit(patch range, input range)` for the parts of the patch at output pixel `pixel` that lie inside the
+/// image; a patch has only the channels of `group`.
 fn for_each_part(
     sizes: &ConvSizes,
     group: usize,
@@ -52,7 +52,7 @@ fn for_each_part(
     }
 }
 
-/// Writes the patches of the pixels from `first` on, one per row of `patches`.
+/// Writes the patches of the output pixels from `first` on, one patch per row of `patches`.
 pub(super) fn gather<T: Number>(
     sizes: &ConvSizes,
     group: usize,
@@ -71,8 +71,8 @@ pub(super) fn gather<T: Number>(
     }
 }
 
-/// Adds the patches of the pixels from `first` on to the pixels they cover. `output` starts with image number
-/// `image`.
+/// Adds each patch, of the output pixels from `first` on, to the input pixels that it covers. `output` starts with
+/// image number `image`.
 pub(super) fn scatter<T: Number>(
     sizes: &ConvSizes,
     group: usize,

@@ -8,29 +8,30 @@ use device::{Error, Result};
 use graph::ops::conv::ConvSizes;
 use rayon::prelude::*;
 
-/// Elements of patches at a time: about the number of `f32` that a core's second-level cache holds.
+/// Number of elements of the patches that are gathered at a time: about the number of `f32` that a core's second-level
+/// cache holds.
 const PATCH_ELEMENTS: usize = 256 << 10;
 
-/// A convolution as matrix products.
+/// A plan that computes a convolution as products of matrices of patches with the filter.
 pub(super) struct PatchProduct {
     sizes: ConvSizes,
-    /// Pixels of one output image.
+    /// Number of pixels of one output image.
     image_pixels: usize,
-    /// Pixels of all output images.
+    /// Number of pixels of all output images.
     pixels: usize,
-    /// Elements of a patch of one group.
+    /// Number of elements of a patch in the channels of one group.
     patch: usize,
-    /// Output channels of a group.
+    /// Number of output channels of a group.
     outputs: usize,
     /// Set if the input itself is the matrix of patches.
     direct: bool,
     threads: Threads,
-    /// Pixels whose patches are gathered at a time.
+    /// Number of pixels whose patches are gathered at a time.
     tile: usize,
 }
 
 impl PatchProduct {
-    /// Plans the convolution.
+    /// Plans a convolution of the given sizes.
     pub(super) fn new(sizes: ConvSizes) -> Result<PatchProduct> {
         let image_pixels = checked_product(&[sizes.planes.output, sizes.rows.output, sizes.columns.output])?;
         let pixels = checked_product(&[image_pixels, sizes.batch])?;
@@ -42,7 +43,7 @@ impl PatchProduct {
         let threads = Threads::for_work(patch.saturating_mul(pixels).saturating_mul(sizes.out_channels));
         let mut tile = (PATCH_ELEMENTS / patch).clamp(64, 4096);
         if threads == Threads::All {
-            // Enough tiles that no thread idles for long at the end.
+            // The tiles are small enough that each thread gets several, so that no thread idles for long at the end.
             tile = tile.min(pixels.div_ceil(4 * rayon::current_num_threads()));
         }
         Ok(PatchProduct {
@@ -87,7 +88,7 @@ impl PatchProduct {
         Matrix::new(&output[first * channels + group * self.outputs..], count, self.outputs, channels)
     }
 
-    /// Computes `out` from `input`.
+    /// Computes the convolution of `input` with `filter` into `out`.
     pub(super) fn forward<W: Number>(&self, input: &[W], filter: &[W], out: &mut [W]) {
         let channels = self.sizes.out_channels;
         for_each_tile(out, self.tile * channels, self.threads, |scratch, (i, out)| {
@@ -100,7 +101,7 @@ impl PatchProduct {
         });
     }
 
-    /// Computes `dx`, which must be zero, from `dy`.
+    /// Adds the gradient with respect to the input to `dx`, which must be zero, given the incoming gradient `dy`.
     pub(super) fn input_gradient<W: Number>(&self, dy: &[W], filter: &[W], dx: &mut [W]) {
         let (sizes, depth) = (&self.sizes, self.sizes.in_channels);
         if self.direct {
@@ -114,8 +115,8 @@ impl PatchProduct {
             });
             return;
         }
-        // Patches overlap only within an image, so threads take whole images; if there are few images, the threads
-        // share each product instead.
+        // Patches overlap only within an image, so each thread computes whole images; if there are few images, the
+        // threads share each product instead.
         let image = sizes.planes.input * sizes.rows.input * sizes.columns.input * depth;
         let many = sizes.batch >= rayon::current_num_threads();
         let (outside, inside) = match self.threads {
@@ -137,7 +138,7 @@ impl PatchProduct {
         });
     }
 
-    /// Adds the filter's gradient for `input` and the incoming gradient `dy` to `dw`.
+    /// Adds the gradient with respect to the filter to `dw`, given the input and the incoming gradient `dy`.
     pub(super) fn filter_gradient<W: Number>(&self, input: &[W], dy: &[W], dw: &mut [W]) {
         let tile = if self.direct {
             self.pixels
@@ -157,7 +158,7 @@ impl PatchProduct {
     }
 }
 
-/// Returns the product of sizes.
+/// Returns the product of `sizes`.
 ///
 /// # Errors
 /// `InvalidArgument` if it overflows.
@@ -166,8 +167,8 @@ fn checked_product(sizes: &[usize]) -> Result<usize> {
     product.ok_or_else(|| Error::invalid(format!("sizes {sizes:?} overflow")))
 }
 
-/// Calls `work(scratch, (number, part))` for each part of `len` elements of `out`; each thread reuses its scratch
-/// buffer.
+/// Splits `out` into parts of `len` elements and calls `work(scratch, (index, part))` for each part; each thread reuses
+/// its scratch buffer.
 fn for_each_tile<W: Number>(
     out: &mut [W],
     len: usize,
@@ -183,11 +184,11 @@ fn for_each_tile<W: Number>(
     }
 }
 
-/// A function that computes a tile, given a scratch buffer that the thread reuses, and the tile's number and elements.
+/// A function that computes a tile, given a scratch buffer that the thread reuses, and the tile's index and elements.
 type TileWork<'a, W> = dyn Fn(&mut Vec<W>, (usize, &mut [W])) + Sync + 'a;
 
-/// Does the same as [`for_each_tile`] on several threads. `work` is a trait object so that rayon's loop is compiled
-/// once per element type.
+/// Calls `work` for each tile like [`for_each_tile`], on several threads. `work` is a trait object so that rayon's loop
+/// is compiled once per element type.
 fn for_each_tile_in_parallel<W: Number>(out: &mut [W], len: usize, work: &TileWork<'_, W>) {
     out.par_chunks_mut(len).enumerate().for_each_init(Vec::new, |scratch, part| work(scratch, part));
 }

@@ -1,6 +1,6 @@
-//! The source pixels that make up a pixel of a convolution over images, or of its gradient with respect to the
-//! input: both are sums over taps of the filter. The pixels being computed are called target pixels, the image they
-//! read is the source image. Taps outside the source image contribute zeros and are left out.
+//! The taps of the filter through which a pixel of a convolution over images, or of its gradient with respect to the
+//! input, reads other pixels; the pixel is a sum over the taps. The pixels being computed are called target pixels, and
+//! the image they read is the source image. Taps outside the source image contribute zeros and are left out.
 
 use graph::ops::conv::ConvSizes;
 use graph::ops::window::Window;
@@ -25,7 +25,7 @@ impl Image {
         Image { rows: sizes.rows.output, columns: sizes.columns.output, channels: sizes.out_channels }
     }
 
-    /// Returns the elements of a line of pixels.
+    /// Returns the number of elements in a line of pixels.
     pub(super) fn line(&self) -> usize {
         self.columns * self.channels
     }
@@ -37,33 +37,33 @@ pub(super) fn is_flat(sizes: &ConvSizes) -> bool {
     [planes.input, planes.filter, planes.output] == [1; 3] && planes.pad_before == 0
 }
 
-/// A row or a column of the filter.
+/// A row or a column of the filter, with the source row or column that it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tap {
-    /// The row or column of the source pixel under the tap, relative to that of the target pixel; may lie outside
-    /// the source image.
+    /// The source row or column under the tap minus the row or column of the target pixel; may lead outside the source
+    /// image.
     pub(super) offset: isize,
-    /// The number of the row or column in the filter.
+    /// The index of the row or column in the filter.
     pub(super) number: usize,
 }
 
 /// Target pixels that use the same taps: all pixels of a convolution's output; in a gradient, pixels whose coordinates
-/// have equal remainders modulo the strides. Each array has one entry for rows and one for columns.
+/// have equal remainders modulo the strides. Each array field has one entry for rows and one for columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Phase {
-    /// The first pixel's coordinates.
+    /// The coordinates of the first target pixel.
     pub(super) first: [usize; 2],
-    /// The distance from one pixel to the next in the target image.
+    /// The distance from one target pixel to the next in the target image.
     pub(super) every: [usize; 2],
-    /// The number of pixels.
+    /// The number of target pixels.
     pub(super) count: [usize; 2],
     /// The distance in the source image between the pixels that neighbouring target pixels read.
     pub(super) stride: [usize; 2],
-    /// Rows and columns of the filter, in the order of their offsets.
+    /// Rows and columns of the filter, by ascending offset.
     pub(super) taps: [Vec<Tap>; 2],
 }
 
-/// Neighbouring target pixels of an axis that use the same range of taps; the other taps lie outside the image.
+/// Neighbouring target pixels of an axis that use the same range of taps; taps outside the range lie outside the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) pixels: Range<usize>,
@@ -111,7 +111,7 @@ impl Phase {
         firsts.map(phase).collect()
     }
 
-    /// Returns the number of elements that a target pixel reads, `depth` through each tap.
+    /// Returns the number of elements that a target pixel reads: `depth` elements through each tap.
     pub(super) fn steps(&self, depth: usize) -> usize {
         self.taps[0].len() * self.taps[1].len() * depth
     }
@@ -139,15 +139,15 @@ impl Phase {
         spans
     }
 
-    /// Returns the target pixels of an axis for which `tap` lies inside the source image, which has `size` rows or
-    /// columns.
+    /// Returns the range of target pixels of an axis for which `tap` lies inside the source image, which has `size`
+    /// rows or columns.
     pub(super) fn inside(&self, axis: usize, tap: Tap, size: usize) -> Range<usize> {
         let before = |end: isize| ((end - tap.offset).max(0) as usize).div_ceil(self.stride[axis]);
         let end = before(size as isize).min(self.count[axis]);
         before(0).min(end)..end
     }
 
-    /// Returns the numbers of the phase's rows that lie among rows `rows` of the target image.
+    /// Returns the indices of the phase's rows that lie among the rows `rows` of the target image.
     pub(super) fn rows_within(&self, rows: Range<usize>) -> Range<usize> {
         let number =
             |row: usize| row.saturating_sub(self.first[0]).div_ceil(self.every[0]).min(self.count[0]);
@@ -165,8 +165,8 @@ mod tests {
         Phase { first: [0; 2], every: [1; 2], count: [count; 2], stride: [stride; 2], taps }
     }
 
-    /// Each pixel belongs to one span, whose taps are those inside the image, and to the `inside` ranges of exactly
-    /// these taps.
+    /// Each target pixel belongs to one span. A tap is among the span's taps, and the pixel in the tap's `inside`
+    /// range, if and only if the tap lies inside the image.
     #[test]
     fn pixels_are_split_by_the_taps_inside_the_image() {
         let size = 6;

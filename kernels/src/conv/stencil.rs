@@ -18,11 +18,11 @@ use std::ops::Range;
 const PIXELS: usize = 256;
 
 /// The least number of small images in a tile if their border pixels have fewer taps inside the image than other
-/// pixels. Border pixels are computed together with those at the same border of other images, because one image has too
-/// few for a block.
+/// pixels. A block combines the pixels at the same border of several images, because one image has too few of them for
+/// a block.
 const MIN_SMALL_IMAGES: usize = 8;
 
-/// A thread has at most 1 / `EVEN` more work than its share.
+/// A thread has at most 1 / `EVEN` more lines than the average of all threads.
 const EVEN: usize = 16;
 
 /// A plan that computes target images from source images with a filter: a convolution or its input gradient.
@@ -40,7 +40,7 @@ pub(super) struct Stencil {
     plans: Vec<PhasePlan>,
 }
 
-/// A phase with the layout of the pixels it reads.
+/// The plan of a phase: the phase, the layout of the pixels it reads, and its groups of target pixels.
 #[derive(Debug)]
 struct PhasePlan {
     phase: Phase,
@@ -57,14 +57,16 @@ impl Stencil {
         if is_flat(sizes) { Stencil::new(*sizes, false, from, to, phases, rows_alias) } else { None }
     }
 
-    /// Plans the gradient with respect to the input; `None` in the same cases as [`Stencil::forward`].
+    /// Plans the gradient with respect to the input; `None` for volumes, and if strides, dilations or paddings are
+    /// excessively large.
     pub(super) fn backward(sizes: &ConvSizes) -> Option<Stencil> {
         let (from, to) = (Image::output(sizes), Image::input(sizes));
         let phases = Phase::backward(sizes);
         if is_flat(sizes) { Stencil::new(*sizes, true, from, to, phases, rows_alias) } else { None }
     }
 
-    /// Makes the plan. `is_spaced` decides whether source pixels this many bytes apart are stored with gaps.
+    /// Plans the computation of images `to` from images `from`. `is_spaced` returns whether source pixels that lie the
+    /// given number of bytes apart are stored with gaps.
     fn new(
         sizes: ConvSizes,
         is_gradient: bool,
@@ -110,7 +112,7 @@ impl Stencil {
         each.map(pack).collect()
     }
 
-    /// Computes `out` from `input`.
+    /// Computes the target images `out` from the source images `input`.
     pub(super) fn run(&self, input: &[f32], filter: &[Panels], out: &mut [f32]) {
         let lines = self.lines(match self.threads {
             Threads::One => 1,
@@ -129,8 +131,8 @@ impl Stencil {
         }
     }
 
-    /// Returns the number of lines of a tile: about [`PIXELS`] pixels, so that the lines they read stay in the cache.
-    /// Tiles of small images hold whole images.
+    /// Returns the number of lines of a tile: about [`PIXELS`] pixels, so that the source lines that they read stay in
+    /// the cache. Tiles of small images hold whole images.
     fn lines(&self, threads: usize) -> usize {
         let apart = self.plans.iter().map(|plan| plan.band.lines_apart() / plan.phase.every[0]);
         let most = band::most_elements() / apart.max().unwrap_or(1).max(1);
@@ -153,7 +155,8 @@ impl Stencil {
         self.plans.iter().any(|plan| plan.spans.iter().any(|spans| spans.len() > 1))
     }
 
-    /// Computes the lines of `out` from `first_line` on; lines are numbered through the batch.
+    /// Computes the `out.len()` elements of the target images from line `first_line` on; lines are numbered through the
+    /// batch.
     fn tile(
         &self,
         input: &[f32],
@@ -170,8 +173,8 @@ impl Stencil {
             for PixelGroup { pixels, .. } in pixel_groups.extract_if(.., |group| group.steps.is_empty()) {
                 to[pixels].iter().for_each(|&at| out[at..at + self.to.channels].fill(0.0));
             }
-            // With a 1x1 filter, the first panel reads each pixel for the first time, so its rows are prefetched;
-            // the other panels find the pixels in the cache.
+            // With a 1x1 filter, the product with the first panel reads each pixel for the first time, so the pixels
+            // are prefetched; the products with later panels find the pixels in the cache.
             let is_read_once = !plan.band.is_copied && plan.phase.steps(1) == 1;
             for (group, panels) in filter.iter().enumerate() {
                 let data = &data[group * self.depth..];
@@ -200,7 +203,8 @@ impl Stencil {
         }
     }
 
-    /// Records the positions of a phase's target pixels on these lines, and of the first source pixel each reads.
+    /// Records the positions of the phase's target pixels on `lines` lines from `first_line` on, and of the first
+    /// source pixel that each target pixel reads.
     fn find_pixels(
         &self,
         plan: &PhasePlan,
@@ -260,8 +264,8 @@ impl Stencil {
 }
 
 impl PhasePlan {
-    /// Returns the range of steps of the inner dimension that the taps of these rows and columns of the filter
-    /// cover; empty without taps.
+    /// Returns the range of steps of the inner dimension for the taps in the given rows and columns of the filter;
+    /// empty if there is no tap.
     fn steps(&self, [rows, columns]: [&Range<usize>; 2], depth: usize) -> Range<usize> {
         if rows.is_empty() || columns.is_empty() {
             return 0..0;
@@ -270,8 +274,8 @@ impl PhasePlan {
         step(rows.start, columns.start)..step(rows.end - 1, columns.end)
     }
 
-    /// Collects the runs of source elements under these rows and columns of the filter, relative to the first tap's
-    /// pixel, as far as they are among `steps`.
+    /// Collects the runs of source elements for the taps in the given rows and columns of the filter, limited to
+    /// `steps`. Positions are relative to the pixel under the first tap.
     fn find_runs(
         &self,
         [rows, columns]: &[Range<usize>; 2],
@@ -308,9 +312,9 @@ impl PhasePlan {
 struct Scratch {
     /// The copied lines of the bands.
     copies: LineCopies,
-    /// For each target pixel, the start of the first source pixel it reads.
+    /// For each target pixel, the index of the first element of the first source pixel it reads.
     from: Vec<usize>,
-    /// For each target pixel, the start of its channels.
+    /// For each target pixel, the index of its first channel in the output.
     to: Vec<usize>,
     pixel_groups: Vec<PixelGroup>,
     runs: Vec<StepRun>,
@@ -321,32 +325,31 @@ struct Scratch {
 struct PixelGroup {
     pixels: Range<usize>,
     taps: [Range<usize>; 2],
-    /// The steps of the inner dimension from the pixels' first step to their last.
+    /// The steps of the inner dimension for the group's taps.
     steps: Range<usize>,
 }
 
-/// Returns how many of `all` lines or images a tile has, at most `most`: the largest number that gives all threads
-/// about equal work, or else the number that leaves the busiest thread the least work.
+/// Returns the number of lines or images in a tile, at most `most`, to divide `all` among threads: the largest number
+/// that gives all threads about equal work, or else the number that leaves the busiest thread the least work.
 fn tile_share(all: usize, most: usize, threads: usize) -> usize {
-    // Among tile sizes that give the same number of tiles the smallest is taken, so that the last tile is nearly as
-    // large as the others.
+    // If several tile sizes give the same number of tiles, the smallest is used, so that the last tile is nearly full.
     let each = || (1..=most.min(all)).rev().map(|each| all.div_ceil(all.div_ceil(each)));
     let even = each().find(|&each| is_even(all, each, threads));
     even.or_else(|| each().min_by_key(|&each| busiest_work(all, each, threads))).unwrap_or(1)
 }
 
-/// Returns the number of lines or images that the busiest thread computes if a tile has `each` of `all`.
+/// Returns the number of lines or images that the busiest thread computes if `all` are divided into tiles of `each`.
 fn busiest_work(all: usize, each: usize, threads: usize) -> usize {
     all.div_ceil(each).div_ceil(threads) * each
 }
 
-/// Returns whether no thread's work exceeds its equal share by more than 1 / `EVEN`, if a tile has `each` of `all`
-/// lines or images.
+/// Returns whether no thread's work exceeds its equal share by more than 1 / `EVEN` if `all` lines or images are
+/// divided into tiles of `each`.
 fn is_even(all: usize, each: usize, threads: usize) -> bool {
     threads == 1 || busiest_work(all, each, threads) * threads <= all + all / EVEN
 }
 
-/// Returns the threads that a convolution of these sizes should use.
+/// Returns whether a convolution of these sizes should use one thread or all threads.
 pub(super) fn threads(sizes: &ConvSizes) -> Threads {
     let filter = sizes.rows.filter * sizes.columns.filter * sizes.filter_channels * sizes.out_channels;
     let pixels = sizes.batch * sizes.rows.output * sizes.columns.output;
@@ -386,7 +389,7 @@ mod tests {
     use super::super::testing::{noise, sizes};
     use super::*;
 
-    /// The result has the same bits whether pixels are read in place or with gaps between them.
+    /// The result has the same bits whether source pixels are read in place or with gaps between them.
     #[test]
     fn gaps_between_pixels_do_not_change_the_result() -> Result<()> {
         for (input, filter, stride) in [
@@ -434,7 +437,7 @@ mod tests {
         Ok(())
     }
 
-    /// The result has the same bits whatever the number of threads.
+    /// The result has the same bits for any number of threads.
     #[test]
     fn thread_count_does_not_change_the_result() -> Result<()> {
         let sizes = sizes([9, 7, 7, 64], [3, 3, 64, 128], 1)?;

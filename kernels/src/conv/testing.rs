@@ -14,7 +14,7 @@ pub(super) fn sizes(input: [usize; 4], filter: [usize; 4], stride: i64) -> Resul
     Ok(Conv::of_images(&node)?.sizes(&input, &filter)?)
 }
 
-/// Returns numbers between -5 and 6 without a pattern.
+/// Returns `len` irregular numbers between -5 and 6.
 pub(super) fn noise(len: usize) -> Vec<f32> {
     (0..len).map(|i| (i * 7919 % 1013) as f32 / 97.0 - 5.0).collect()
 }

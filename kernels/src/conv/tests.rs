@@ -1,5 +1,5 @@
-//! Tests of convolutions against the definition, summed in `f64`. Gradients are checked through the property that
-//! defines them for a map that is linear in each operand: `<dy, conv(x, w)> = <dx, x> = <dw, w>`.
+//! Tests of convolutions against the definition, summed in `f64`. Gradients are checked through a property that defines
+//! them, because the convolution is linear in each operand: `<dy, conv(x, w)> = <dx, x> = <dw, w>`.
 
 use super::*;
 use crate::numeric::image::{from_nhwc, to_nhwc};
@@ -7,14 +7,14 @@ use crate::testing::run_op;
 use graph::{AttrValue, Code};
 use half::{bf16, f16};
 
-/// A convolution to test.
+/// The sizes and attributes of a convolution to test.
 struct Case {
     input: [usize; 4],
     filter: [usize; 4],
     strides: [usize; 2],
     dilations: [usize; 2],
     padding: &'static str,
-    /// Explicit padding before and after, for rows and for columns.
+    /// Explicit padding before and after the image, for rows and for columns.
     explicit: [[usize; 2]; 2],
 }
 
@@ -45,7 +45,7 @@ const CASES: &[Case] = &[
     },
     Case { input: [2, 9, 7, 32], filter: [3, 3, 32, 64], padding: "SAME", dilations: [5, 2], ..PLAIN },
     Case { input: [3, 8, 9, 16], filter: [4, 3, 16, 32], padding: "SAME", strides: [3, 2], ..PLAIN },
-    // More small images than one tile holds.
+    // A batch with more small images than one tile holds.
     Case { input: [19, 7, 7, 16], filter: [3, 3, 16, 24], padding: "SAME", ..PLAIN },
     // Enough work for several threads, with many images, with one image, and with a 1x1 filter.
     Case { input: [4, 20, 20, 24], filter: [3, 3, 24, 80], padding: "SAME", ..PLAIN },
@@ -81,7 +81,8 @@ impl Case {
         attrs
     }
 
-    /// Returns the output size and the padding before, on axis 0 or 1, by the definition of the padding.
+    /// Returns the output size and the padding before the image on axis 0 (rows) or 1 (columns), computed from the
+    /// definition of the padding.
     fn axis(&self, axis: usize) -> [usize; 2] {
         let (input, stride) = (self.input[axis + 1], self.strides[axis]);
         let reach = (self.filter[axis] - 1) * self.dilations[axis] + 1;
@@ -192,7 +193,7 @@ fn check(case: &Case, dtype: DType, format: DataFormat) -> Result<()> {
     let dx = run_op("Conv2DBackpropInput", &[shape, tw, tdy.clone()], &attrs)?;
     assert_eq!(dx[0].shape(), tx.shape());
     assert_eq!(dot(&get(&dx[0])?, &x), inner);
-    // The product with a second operand is checked too, because one product may match by chance.
+    // The gradient's product with a second operand is checked too, because one product may match by chance.
     let small = x.len() < 10_000;
     if small {
         let other = numbers(x.len(), 4);

@@ -8,19 +8,19 @@ use graph::{Code, Element, Shape, Tensor};
 use rustc_hash::FxHashMap;
 use std::cmp::Ordering;
 
-/// The attributes of the op.
+/// The attributes of `CTCBeamSearchDecoder`.
 #[derive(Clone, Copy)]
 pub(super) struct BeamSearch {
     /// The beam width: the most prefixes that a time step extends.
     width: usize,
     /// The number of decoded sequences per input.
     paths: usize,
-    /// Set if repeated labels are merged.
+    /// Set if repeated labels are merged in the decoded sequences.
     merged: bool,
 }
 
 impl BeamSearch {
-    /// Reads the attributes of the op.
+    /// Reads the attributes of `CTCBeamSearchDecoder`.
     pub(super) fn of(init: &KernelInit<'_>) -> Result<BeamSearch> {
         let size = |name: &str| -> Result<usize> {
             let value: i64 = init.attr(name)?;
@@ -45,8 +45,8 @@ impl BeamSearch {
     }
 }
 
-/// Log-probabilities of a prefix: of all its alignments, of those ending with a blank, and of those ending with its
-/// last label.
+/// Log-probabilities of a prefix: of all its alignments, of the alignments that end with a blank, and of the alignments
+/// that end with its last label.
 #[derive(Clone, Copy)]
 struct LogProbabilities<T> {
     total: T,
@@ -60,13 +60,13 @@ impl<T: Real> LogProbabilities<T> {
     }
 }
 
-/// A label prefix: its parent's labels and one more.
+/// A label prefix: the labels of its parent, followed by one more label.
 struct Prefix<T> {
     parent: Option<usize>,
     label: Option<usize>,
-    /// The log-probabilities before the current time step.
+    /// The log-probabilities of the prefix before the current time step.
     old: LogProbabilities<T>,
-    /// The log-probabilities after the current time step.
+    /// The log-probabilities of the prefix after the current time step.
     new: LogProbabilities<T>,
 }
 
@@ -129,7 +129,7 @@ impl<T: Real> Beam<T> {
             if let (Some(parent), Some(last)) = (self.prefixes[b].parent, self.prefixes[b].label) {
                 let parent = &self.prefixes[parent];
                 if parent.is_active() {
-                    // A repeated label needs a blank in between.
+                    // Between two equal labels, an alignment needs a blank.
                     let before = if parent.label == Some(last) { parent.old.blank } else { parent.old.total };
                     label = log_sum(label, before);
                 }
@@ -154,8 +154,8 @@ impl<T: Real> Beam<T> {
                     continue;
                 }
                 if !self.is_candidate(total, least) {
-                    // A prefix dropped in this very step loses its old probabilities and is not extended, like in
-                    // TensorFlow.
+                    // A prefix that was dropped in the current time step loses its old probabilities and is not
+                    // extended, like in TensorFlow.
                     if let Some(child) = child {
                         self.prefixes[child].old = LogProbabilities::zero();
                     }

@@ -6,7 +6,8 @@ use device::kernel::KernelContext;
 use device::{Error, Result};
 use graph::{Code, Element, Shape, Tensor};
 
-/// `CTCGreedyDecoder`: outputs the sequences, without blanks, and the negated sum of their scores.
+/// `CTCGreedyDecoder`: outputs the decoded sequences without blanks, and for each sequence the negated sum of the
+/// scores of its classes.
 pub(super) fn decode<T: Element + Real>(ctx: &mut KernelContext<'_>, merged: bool, blank: i64) -> Result<()> {
     let scores = Scores::<T>::of(ctx, 1, Code::FailedPrecondition)?;
     let classes = scores.classes as i64;

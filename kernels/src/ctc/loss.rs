@@ -8,19 +8,19 @@ use device::kernel::{KernelContext, KernelInit};
 use device::{Error, Result};
 use graph::{Code, Element, Shape, Tensor};
 
-/// The attributes of the op.
+/// The attributes of `CTCLoss`.
 #[derive(Clone, Copy)]
 pub(super) struct LossOptions {
-    /// Set if repeated labels are collapsed before the loss is computed.
+    /// Set if consecutive equal labels are collapsed into one before the loss is computed.
     collapsed: bool,
-    /// Set if repeated labels of an alignment are merged.
+    /// Set if repeated labels in an alignment count as one label unless a blank separates them.
     merged: bool,
     /// Set if sequences with more labels than time steps get the loss 0 instead of an error.
     skip_longer: bool,
 }
 
 impl LossOptions {
-    /// Reads the attributes of the op.
+    /// Reads the attributes of `CTCLoss`.
     pub(super) fn of(init: &KernelInit<'_>) -> Result<LossOptions> {
         Ok(LossOptions {
             collapsed: init.attr("preprocess_collapse_repeated")?,
@@ -41,7 +41,7 @@ fn labels(ctx: &KernelContext<'_>, batch: usize) -> Result<Vec<Vec<usize>>> {
     }
     let mut out = vec![Vec::new(); batch];
     let indices = indices.values::<i64>()?;
-    // The width of the matrix is no input; it follows from the greatest column index.
+    // The matrix's width is not an input, so the width is computed from the greatest column index.
     let columns =
         indices.iter().skip(1).step_by(2).fold(0, |most, &column| column.saturating_add(1).max(most));
     check_sorted(indices.chunks_exact(2), &[batch as i64, columns])

@@ -2,9 +2,9 @@
 //! first-level cache, so that only operands and the result are read from and written to memory. Each op rounds its
 //! result like its unfused kernel, so the bits are the same.
 //!
-//! An operand is whole (one element per element of the result), single (one element for all) or spread (repeated
-//! along some axes). A value between ops is whole or single. If the shapes do not fit this scheme the ops run one
-//! by one with their own kernels; so do ops whose shapes are invalid, and the error is that of the op.
+//! An operand is whole (one element per element of the result), single (one element for all elements of the result) or
+//! spread (repeated along some axes). An intermediate value is whole or single. If the shapes do not fit this scheme or
+//! are invalid, the ops run one by one with their own kernels, which also report the errors.
 
 mod fit;
 mod pass;
@@ -34,12 +34,13 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// A chain of element-wise ops that is computed strip by strip: all ops for some adjacent elements, then for the next.
+/// A chain of element-wise ops that is computed strip by strip: all ops run on one strip of adjacent elements before
+/// the next strip is computed.
 struct StripChain<W: 'static> {
     ops: Chain<StripOp<W>>,
-    /// For each op, the number of the buffer that holds its results for the current strip.
+    /// For each op, the index of the buffer for the op's results in the current strip.
     buffers: Vec<usize>,
-    /// The number of buffers: the largest number of ops whose results for a strip are needed at one time.
+    /// The number of buffers: the maximum number of ops whose results for a strip are needed at the same time.
     buffer_count: usize,
     cost: Cost,
 }
@@ -55,8 +56,8 @@ impl<W: ChainElement> StripChain<W> {
     }
 }
 
-/// Assigns each op a buffer that holds neither an operand of the op nor a value used later. Also returns the number
-/// of buffers.
+/// Assigns each op a buffer that contains neither an operand of the op nor a value that a later op uses. Returns the
+/// buffer index of each op, and the number of buffers.
 fn assign_buffers<F>(ops: &[ChainOp<F>]) -> (Vec<usize>, usize) {
     let uses = last_uses_of(ops);
     let mut last_uses: Vec<Option<usize>> = Vec::new();
@@ -73,7 +74,7 @@ fn assign_buffers<F>(ops: &[ChainOp<F>]) -> (Vec<usize>, usize) {
     (buffers, last_uses.len())
 }
 
-/// Returns the last op that uses each op's value, if any.
+/// Returns, for each op, the index of the last op that uses its value; `None` if no op does.
 fn last_uses_of<F>(ops: &[ChainOp<F>]) -> Vec<Option<usize>> {
     let mut last = vec![None; ops.len()];
     for (at, op) in ops.iter().enumerate() {
@@ -86,7 +87,7 @@ fn last_uses_of<F>(ops: &[ChainOp<F>]) -> Vec<Option<usize>> {
     last
 }
 
-/// Computes the chain strip by strip.
+/// Computes the chain strip by strip, and sets output 0 to its result.
 fn run_in_strips<T: Lane<Wide: ChainElement>>(
     ctx: &mut KernelContext<'_>,
     chain: &StripChain<T::Wide>,
@@ -126,14 +127,15 @@ fn run_in_strips<T: Lane<Wide: ChainElement>>(
     Ok(())
 }
 
-/// The elements of the single operands and of the single values; entries of other operands and values are 0.
+/// The values of those operands and ops that have one element for all elements of the result; 0 for all other operands
+/// and ops.
 struct SingleValues<W> {
     inputs: SmallVec<[W; 8]>,
     values: SmallVec<[W; 16]>,
 }
 
 impl<W: ChainElement> SingleValues<W> {
-    /// Computes the single values. If the result has one element, all values are single.
+    /// Computes the single-element values. If the result has one element, every operand and op has such a value.
     fn of<T: Lane<Wide = W>>(
         chain: &Chain<StripOp<W>>,
         layout: &ChainLayout,

@@ -1,4 +1,4 @@
-//! Element-wise ops as functions of strips of elements, for chains: the same functions as in the ops' own kernels.
+//! Element-wise ops of fused chains as functions of strips of elements; the ops' own kernels use the same functions.
 
 use crate::activation::Rectifiable;
 use crate::numeric::broadcast::{Binary, Operand, ZipLoop};
@@ -11,7 +11,7 @@ use crate::plan::fused::chain::{Arity, Pairing};
 use crate::unary::{Polynomial, polynomial};
 use crate::{activation, binary, unary};
 
-/// An op on strips of elements of the type `W` of the computation.
+/// An op on strips of elements of type `W`, the type of the computation.
 pub(super) struct StripOp<W: 'static> {
     pub(super) run: StripFunction<W>,
     pub(super) cost: Cost,
@@ -40,7 +40,7 @@ impl<W: Copy> StripFunction<W> {
         match self {
             StripFunction::Map(map) => match operand(0) {
                 Operand::Many(x) => map(out, x),
-                // A single operand occurs only if the value is single too.
+                // The operand has one element only if the value has one element too.
                 Operand::One(x) => map(out, &[x]),
             },
             StripFunction::Zip(zip, _) => zip(out, &operand(0), &operand(1)),
@@ -48,7 +48,7 @@ impl<W: Copy> StripFunction<W> {
     }
 }
 
-/// Applies `op` to a strip. The strip is in the first-level cache, which can supply the widest vectors.
+/// Applies `op` to each element of a strip. The strip is in the first-level cache, which can supply the widest vectors.
 fn map<W: Copy>(out: &mut [W], x: &[W], op: impl Fn(W) -> W) {
     vectorized_wide(MapLoop { out, x, op });
 }
@@ -58,26 +58,26 @@ fn zip<W: Copy>(out: &mut [W], x: &Operand<'_, W>, y: &Operand<'_, W>, op: impl 
     vectorized_wide(ZipLoop { out, x: *x, y: *y, op });
 }
 
-/// The types in which chains are computed.
+/// The types in which a fused chain can be computed.
 pub(super) trait ChainElement: Real + Analytic + Rectifiable + Polynomial + 'static {}
 
 impl ChainElement for f32 {}
 impl ChainElement for f64 {}
 
-/// Returns whether a chain can contain the op.
+/// Returns whether a fused chain can contain the op named `op`.
 pub(crate) fn has_strip(op: &str) -> bool {
     strip_op::<f32>(op).is_some()
 }
 
-/// Returns the function of an op, `None` if chains cannot contain it; `BiasAdd` means the format `NHWC`, `AddN` means
-/// two operands.
+/// Returns the function of the op named `op`; `None` if fused chains cannot contain it. `BiasAdd` means the format
+/// `NHWC`, `AddN` means two operands.
 pub(super) fn strip_op<W: ChainElement>(op: &str) -> Option<StripOp<W>> {
     macro_rules! map {
         ($Function:ty) => {
             StripOp { run: StripFunction::Map(|out, x| map(out, x, <$Function>::apply)), cost: Cheap }
         };
     }
-    // Functions that call a library for each element, to which vector instructions contribute nothing.
+    // Defines an op that calls a library function for each element, so vector instructions would not make it faster.
     macro_rules! calls {
         ($function:expr) => {
             StripOp {

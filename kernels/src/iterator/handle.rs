@@ -1,4 +1,4 @@
-//! Iterators behind handles and names, for one device or several.
+//! Iterators as resources with handles and names, for one device or several.
 
 use super::super::dataset_memory::{anonymous, handle, handle_input};
 use super::super::variable::shared_name;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// A resource that yields elements.
 pub(crate) trait ElementIterator: Resource {
-    /// The dtypes and shapes that its elements must have.
+    /// Returns the dtypes and shapes that the iterator's elements must have.
     fn spec(&self) -> &ElementSpec;
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn spec(init: &KernelInit<'_>) -> Result<ElementSpec> {
     )
 }
 
-/// Returns the iterator with this name, made if it does not exist.
+/// Returns the iterator named `name` in `container`, created by `make` if it does not exist.
 fn find_or_make<T: ElementIterator>(
     store: &ResourceStore,
     container: &str,
@@ -53,13 +53,13 @@ fn find_or_make<T: ElementIterator>(
     Ok(iterator)
 }
 
-/// The name of a kernel's iterator: a name that sessions share, or one of the kernel's own. In the latter case the
-/// iterator is removed when the kernel is dropped.
+/// The name of a kernel's iterator, either shared between sessions or private to the kernel. A private iterator is
+/// removed when the kernel is dropped.
 #[derive(Debug)]
 pub(super) struct IteratorName<T: ElementIterator> {
     container: String,
     name: String,
-    /// The device that holds the kernel's own iterator; `None` for a shared one.
+    /// The device that holds a private iterator; `None` if the iterator is shared.
     owner: Option<Arc<Device>>,
     iterator: PhantomData<fn() -> T>,
 }
@@ -77,7 +77,7 @@ impl<T: ElementIterator> IteratorName<T> {
         })
     }
 
-    /// Returns the iterator, made if it does not exist, and its handle.
+    /// Returns the iterator, created by `make` if it does not exist, and its handle.
     pub(super) fn iterator(
         &self,
         device: &Arc<Device>,
@@ -101,7 +101,7 @@ impl<T: ElementIterator> Drop for IteratorName<T> {
     }
 }
 
-/// Makes a kernel of a named iterator.
+/// Makes the kernel that outputs the handle of a named iterator, which `make` creates if it does not exist.
 pub(super) fn named<T: ElementIterator>(
     init: &KernelInit<'_>,
     kind: &str,
@@ -124,7 +124,8 @@ pub(super) enum Lifetime {
     Step,
 }
 
-/// Makes a kernel of an iterator without a name; the second output, if there is one, is its deleter.
+/// Makes the kernel that creates a new iterator without a name and outputs its handle; output 1, if there is one, is
+/// the iterator's deleter.
 pub(super) fn anonymously<T: ElementIterator>(
     init: &KernelInit<'_>,
     lifetime: Lifetime,
@@ -147,7 +148,7 @@ pub(super) fn anonymously<T: ElementIterator>(
     })
 }
 
-/// Returns the iterator behind a handle, a resource of the step or of the device.
+/// Returns the iterator that a handle refers to, from the resources of the step or of the device.
 fn find<T: ElementIterator>(store: &ResourceStore, step: &Step, handle: &ResourceHandle) -> Result<Arc<T>> {
     if let Some(iterator) = step.resources.find(&handle.container, &handle.name) {
         return Ok(iterator);
@@ -155,7 +156,7 @@ fn find<T: ElementIterator>(store: &ResourceStore, step: &Step, handle: &Resourc
     store.lookup(&handle.container, &handle.name)
 }
 
-/// Returns the iterator behind the handle in input `i`.
+/// Returns the iterator that the handle in input `i` refers to.
 pub(super) fn iterator_of<T: ElementIterator>(ctx: &AsyncContext, i: usize) -> Result<Arc<T>> {
     let [handle] = ctx.input(i)?.as_resources()? else {
         device::invalid!("expected one resource handle");
@@ -171,7 +172,7 @@ pub(super) fn iterator_of<T: ElementIterator>(ctx: &AsyncContext, i: usize) -> R
     find(ctx.device.resources(), &ctx.step, handle)
 }
 
-/// Outputs a handle as a string, after checking that its iterator exists.
+/// Makes the kernel that outputs an iterator's handle as a string, after checking that the iterator exists.
 pub(super) fn to_string<T: ElementIterator>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let handle = handle_input(ctx, 0)?;
@@ -182,8 +183,8 @@ pub(super) fn to_string<T: ElementIterator>(_: &KernelInit<'_>) -> Result<Kernel
     })
 }
 
-/// Reads a handle from a string and checks that the iterator exists and has the expected elements, if the node
-/// states them.
+/// Makes the kernel that reads an iterator's handle from a string, and checks that the iterator exists and has the
+/// elements that the node's attributes declare, if any.
 pub(super) fn from_string<T: ElementIterator>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtypes = init.attr::<Vec<DType>>("output_types")?;
     let shapes = init.attr::<Vec<PartialShape>>("output_shapes")?;
@@ -215,7 +216,7 @@ pub(super) fn from_string<T: ElementIterator>(init: &KernelInit<'_>) -> Result<K
     })
 }
 
-/// Removes an iterator.
+/// Makes the kernel that removes the iterator that a handle refers to.
 pub(super) fn delete<T: ElementIterator>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let handle = handle_input(ctx, 0)?;

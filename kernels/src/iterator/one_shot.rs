@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// A one-shot iterator with the function that makes its dataset.
+/// A one-shot iterator, with the function that makes the iterator's dataset.
 struct OneShot {
     name: IteratorName<IteratorResource>,
     spec: ElementSpec,
@@ -32,13 +32,13 @@ enum OneShotState {
     /// No step has requested the iterator yet, or its creation failed.
     #[default]
     NotCreated,
-    /// The function is running.
+    /// The function that makes the dataset is running.
     PendingCreation(PendingCreation),
-    /// The iterator exists and has this handle.
+    /// The iterator exists; the contained handle refers to it.
     Created(ResourceHandle),
 }
 
-/// The steps that wait for the iterator. If all of them are cancelled, so is the creation.
+/// The steps that wait for the iterator to be created. The creation is cancelled when all of these steps are cancelled.
 #[derive(Default)]
 struct PendingCreation {
     waiting: Vec<Waiter>,
@@ -46,7 +46,7 @@ struct PendingCreation {
     cancellation: Arc<Cancellation>,
 }
 
-/// A step that waits for the iterator.
+/// A step that waits for the iterator to be created.
 struct Waiter {
     id: u64,
     ctx: AsyncContext,
@@ -127,7 +127,8 @@ impl OneShot {
         }
     }
 
-    /// Removes a waiting step whose registration or step was cancelled. Cancels the creation if no step waits.
+    /// Removes and returns the waiter with number `id`, whose registration or step was cancelled. Cancels the creation
+    /// if no step waits.
     fn withdraw(&self, id: u64) -> Option<Waiter> {
         let mut state = self.state.lock();
         let OneShotState::PendingCreation(pending) = &mut *state else { return None };
@@ -141,9 +142,9 @@ impl OneShot {
         Some(waiter)
     }
 
-    /// Calls the function in a step of its own.
+    /// Calls the function that makes the dataset, in a separate step.
     fn start(self: &Arc<Self>, cancellation: &Arc<Cancellation>) {
-        // The step is separate, because the waiting steps may be several.
+        // The function has a step of its own, because several steps may wait for the iterator.
         let step = Step::new(0, Arc::new(LocalRendezvous::new()), cancellation.clone());
         // The function returns on a compute thread, which must not be blocked by the creation of iterators.
         let this = self.clone();
@@ -170,7 +171,8 @@ impl OneShot {
         Ok(handle)
     }
 
-    /// Completes all waiting kernels. A failure is reported to them, and the next request tries again.
+    /// Completes all waiting kernels with the handle or the error; after an error, the next request creates the
+    /// iterator again.
     fn finish(self: &Arc<Self>, result: Result<ResourceHandle>) {
         let waiting = {
             let mut state = self.state.lock();
@@ -179,8 +181,8 @@ impl OneShot {
                 && pending.cancellation.is_cancelled()
                 && !pending.waiting.is_empty()
             {
-                // These steps began to wait after all earlier ones had withdrawn and the creation was cancelled; it
-                // starts again.
+                // The creation was cancelled because all steps that waited then had withdrawn; other steps wait since,
+                // so the creation starts again.
                 pending.cancellation = Arc::default();
                 let cancellation = pending.cancellation.clone();
                 drop(state);

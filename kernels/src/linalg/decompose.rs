@@ -3,8 +3,8 @@
 use super::matrix::{Entry, Matrix};
 use std::cmp::Ordering;
 
-/// Returns the lower triangular factor of a positive definite matrix, reading its lower triangle only; `None` if
-/// the matrix is not positive definite.
+/// Returns the lower triangular Cholesky factor of a positive definite matrix, reading its lower triangle only; `None`
+/// if the matrix is not positive definite.
 pub(super) fn cholesky<F: Entry>(a: &Matrix<F>) -> Option<Matrix<F>> {
     let n = a.rows;
     let mut l = Matrix::new(n, n, vec![F::ZERO; n * n]);
@@ -33,7 +33,7 @@ pub(super) struct Lu<F> {
 }
 
 impl<F: Entry> Lu<F> {
-    /// Decomposes a square matrix.
+    /// Returns the LU decomposition of a square matrix.
     pub(super) fn of(mut a: Matrix<F>) -> Lu<F> {
         let n = a.rows;
         let mut order: Vec<usize> = (0..n).collect();
@@ -63,7 +63,7 @@ impl<F: Entry> Lu<F> {
         Lu { factors: a, order, is_odd }
     }
 
-    /// Returns whether a pivot is zero.
+    /// Returns whether the matrix is singular, which means that a pivot is zero.
     pub(super) fn is_singular(&self) -> bool {
         // A NaN pivot counts as zero.
         (0..self.factors.rows)
@@ -71,14 +71,14 @@ impl<F: Entry> Lu<F> {
             .any(|size| size == 0.0 || size.is_nan())
     }
 
-    /// Returns the determinant.
+    /// Returns the determinant of the decomposed matrix.
     pub(super) fn determinant(&self) -> F {
         let sign = F::from_real(if self.is_odd { -1.0 } else { 1.0 });
         (0..self.factors.rows).fold(sign, |product, d| product.times(self.factors.at(d, d)))
     }
 
-    /// Returns the determinant as its sign (a number of absolute value 1, or 0) and the logarithm of its absolute
-    /// value.
+    /// Returns the determinant of the decomposed matrix as a sign (a number of absolute value 1, or 0) and the
+    /// logarithm of its absolute value.
     pub(super) fn log_determinant(&self) -> (F, f64) {
         let sign = F::from_real(if self.is_odd { -1.0 } else { 1.0 });
         (0..self.factors.rows).fold((sign, 0.0), |(sign, log), d| {
@@ -101,8 +101,8 @@ impl<F: Entry> Lu<F> {
     }
 }
 
-/// Returns the solution of a triangular system, reading only the `lower` or else the upper triangle of `a`; `unit`: the
-/// diagonal is taken to be ones.
+/// Returns the solution of a triangular system. Only the lower triangle of `a` is read if `lower` is set, else only the
+/// upper one; if `unit` is set, the diagonal counts as ones.
 pub(super) fn triangular_solve<F: Entry>(a: &Matrix<F>, b: &Matrix<F>, lower: bool, unit: bool) -> Matrix<F> {
     let (n, columns) = (b.rows, b.columns);
     let mut x = b.clone();
@@ -166,8 +166,8 @@ pub(super) fn qr<F: Entry>(a: &Matrix<F>) -> (Matrix<F>, Matrix<F>) {
     (q, r)
 }
 
-/// The most Jacobi sweeps over all pairs. Sweeps stop when the off-diagonal elements are of rounding size, which
-/// happens earlier.
+/// The maximum number of Jacobi sweeps over all pairs of columns. Sweeps stop when the off-diagonal elements are of
+/// rounding size, which happens earlier.
 const SWEEPS: usize = 60;
 
 /// Returns the eigenvalues in ascending order, and the eigenvectors as columns, of a self-adjoint matrix, reading
@@ -207,7 +207,7 @@ pub(super) fn self_adjoint<F: Entry>(a: &Matrix<F>) -> Option<(Vec<f64>, Matrix<
     None
 }
 
-/// Returns the numbers below `count`, sorted by `compare`; the sort is stable.
+/// Returns the integers below `count`, ordered by `compare`; the sort is stable.
 fn sorted(count: usize, compare: &dyn Fn(&usize, &usize) -> Ordering) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     order.sort_by(compare);
@@ -239,8 +239,8 @@ fn rotate<F: Entry>(a: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: usize) {
         a.put(p, j, cosine.times(x).minus(sine.times(y)));
         a.put(q, j, sine.conjugated().times(x).plus(cosine.times(y)));
     }
-    // Rounding makes both triangles differ slightly; one is copied to the other, because otherwise the difference
-    // would remain on one side of the diagonal.
+    // Rounding makes the two triangles of `a` differ slightly; columns `p` and `q` are set from rows `p` and `q`,
+    // because otherwise the difference would remain.
     for of in [p, q] {
         let diagonal = F::from_real(a.at(of, of).real());
         (0..a.rows).for_each(|j| a.put(j, of, a.at(of, j).conjugated()));
@@ -298,8 +298,8 @@ pub(super) fn svd<F: Entry>(a: &Matrix<F>) -> Option<(Vec<f64>, Matrix<F>, Matri
     Some((values, Matrix::new(m, m, left), Matrix::new(n, n, right)))
 }
 
-/// Rotates columns `p` and `q` of `w`, and those of `v`, so that those of `w` become orthogonal. Returns whether they
-/// already were.
+/// Rotates columns `p` and `q` of `w` so that they become orthogonal, and rotates those columns of `v` alike. Returns
+/// whether the columns of `w` already were orthogonal.
 fn orthogonalize<F: Entry>(w: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: usize, norm: f64) -> bool {
     let (mut alpha, mut beta, mut gamma) = (0.0, 0.0, F::ZERO);
     for i in 0..w.rows {
@@ -309,7 +309,7 @@ fn orthogonalize<F: Entry>(w: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: us
         gamma = gamma.plus(x.conjugated().times(y));
     }
     let size = gamma.modulus();
-    // The rounding error of a sum of `w.rows` terms has about this relative size.
+    // The approximate relative rounding error of a sum of `w.rows` terms.
     let enough = f64::EPSILON * (w.rows as f64).sqrt();
     if size <= enough * alpha.sqrt() * beta.sqrt() || size <= f64::EPSILON * f64::EPSILON * norm {
         return true;
@@ -330,8 +330,8 @@ fn orthogonalize<F: Entry>(w: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: us
     false
 }
 
-/// Returns a unit vector orthogonal to the columns, which are fewer than `m`: the axis with the smallest share in
-/// the columns, orthogonalised against them.
+/// Returns a unit vector of `m` entries that is orthogonal to `columns`, of which there are fewer than `m`: the axis on
+/// which the columns have the least weight, orthogonalised against the columns.
 fn orthogonal_unit_vector<F: Entry>(columns: &[Vec<F>], m: usize) -> Vec<F> {
     let weights: Vec<f64> =
         (0..m).map(|axis| columns.iter().map(|column| column[axis].modulus().powi(2)).sum()).collect();
@@ -380,7 +380,7 @@ mod tests {
         Matrix::new(rows, columns, (0..rows * columns).map(|i| F::from_complex(value(i))).collect())
     }
 
-    /// Returns a matrix of full rank.
+    /// Returns a matrix of pseudo-random entries, which has full rank.
     fn mixed<F: Entry>(rows: usize, columns: usize) -> Matrix<F> {
         let mut state = 1u64;
         let mut next = || {

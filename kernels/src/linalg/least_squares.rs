@@ -8,7 +8,7 @@ use device::invalid;
 use device::kernel::KernelContext;
 use graph::{DType, Shape};
 
-/// Returns the regularizer in input 2.
+/// Returns the L2 regularizer in input 2, after checking that it is not negative.
 fn regularizer(ctx: &KernelContext<'_>) -> Result<f64> {
     let value: f64 = ctx.scalar(2, "l2_regularizer")?.item()?;
     if value.is_nan() || value < 0.0 {

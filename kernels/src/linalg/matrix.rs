@@ -18,15 +18,15 @@ pub(super) trait Entry: Arithmetic {
     fn from_real(value: f64) -> Self {
         Self::from_complex(Complex::new(value, 0.0))
     }
-    /// Returns the absolute value.
+    /// Returns the absolute value of the entry.
     fn modulus(self) -> f64 {
         self.to_complex().norm()
     }
-    /// Returns the real part.
+    /// Returns the real part of the entry.
     fn real(self) -> f64 {
         self.to_complex().re
     }
-    /// Returns the number of absolute value 1 with the same direction.
+    /// Returns the entry divided by its absolute value.
     fn sign(self) -> Self {
         Self::from_complex(self.to_complex() / self.modulus())
     }
@@ -91,7 +91,7 @@ impl<F: Entry> Matrix<F> {
         Matrix::new(self.columns, self.rows, values.collect())
     }
 
-    /// Returns the first rows and columns.
+    /// Returns the top left part of the matrix, with `rows` rows and `columns` columns.
     pub(super) fn part(&self, rows: usize, columns: usize) -> Matrix<F> {
         let values = (0..rows).flat_map(|i| self.values[i * self.columns..][..columns].iter().copied());
         Matrix::new(rows, columns, values.collect())
@@ -121,7 +121,7 @@ pub(super) fn read<F: Entry>(input: &Tensor) -> Result<Vec<F>> {
     })
 }
 
-/// Returns a tensor of any float or complex type; a real type takes the real parts.
+/// Returns `values` as a tensor of any float or complex dtype; a real dtype keeps only the real parts.
 pub(super) fn write<F: Entry>(dtype: DType, shape: Shape, values: &[F]) -> Result<Tensor> {
     let real = values.iter().map(|v| v.real());
     Ok(match dtype {

@@ -5,15 +5,16 @@ use crate::numeric::simd::{Vector, vectorized};
 use crate::numeric::threads::{PARALLEL, for_parts, for_rows};
 use num_traits::{AsPrimitive, Float};
 
-/// Rows of one work item of the thread pool.
+/// The number of rows of one work item of the thread pool.
 const ROWS: usize = 256;
 
-/// Number of rows that are summed in the elements' type before the partial sum is added to an `f64` sum. The number is
-/// small, because terms of opposite sign cancel, and the rounding errors of a long sum would be large beside it.
+/// The number of rows that are summed in the elements' type before the partial sum is added to an `f64` sum. The number
+/// is small, because terms of opposite sign may cancel, so that the rounding errors of a long sum are large relative to
+/// the sum.
 const FEW: usize = 32;
 
-/// Returns, for each channel, the sum over all rows of the terms that `add(row number, row, sums)` adds. `channels`
-/// is not 0.
+/// Returns, for each channel, the sum over all rows of the terms that `add(row index, row, sums)` adds to `sums`.
+/// `channels` is not 0.
 pub(super) fn sums<W: Float + AsPrimitive<f64> + Send + Sync>(
     values: &[W],
     channels: usize,
@@ -28,10 +29,11 @@ where
     })
 }
 
-/// A function that adds the terms of some rows to sums, given the number of the first of these rows.
+/// A function `(index of the first row, rows, sums)` that adds the terms of consecutive rows to `sums`.
 type AddRows<'a, W> = dyn Fn(usize, &[W], &mut [W]) + Sync + 'a;
 
-/// Returns the sums like [`sums`]; `add(number of the first row, rows, sums)` adds the terms of several rows.
+/// Returns the sums of all rows, like [`sums`]; `add(index of the first row, rows, sums)` adds the terms of several
+/// rows.
 fn sums_of_runs<W: Float + AsPrimitive<f64> + Send + Sync>(
     values: &[W],
     channels: usize,
@@ -58,7 +60,7 @@ where
     total.into_iter().map(AsPrimitive::as_).collect()
 }
 
-/// Calls `work(row number, row)` for each row. `channels` is not 0.
+/// Calls `work(row index, row)` for each row. `channels` is not 0.
 pub(super) fn each_row<W: Send>(out: &mut [W], channels: usize, work: impl Fn(usize, &mut [W]) + Sync) {
     for_rows(out, channels, |first, rows| {
         let work = |i: usize, row: &mut [W]| work(first + i, row);

@@ -8,7 +8,7 @@ use device::kernel::{KernelContext, KernelInit};
 use graph::Tensor;
 use num_traits::AsPrimitive;
 
-/// The attributes of the op.
+/// The attributes of BatchNormWithGlobalNormalization.
 #[derive(Clone, Copy)]
 pub(super) struct GlobalNorm {
     epsilon: f32,
@@ -60,7 +60,7 @@ pub(super) fn forward<W: Real>(ctx: &mut KernelContext<'_>, attrs: GlobalNorm) -
     Ok(())
 }
 
-/// Returns the factor of each channel's deviation from the mean.
+/// Returns the factor by which each channel's deviation from the mean is multiplied.
 fn factors<W: Real>(attrs: GlobalNorm, variance: &[W], gamma: &[W]) -> Vec<W> {
     let epsilon = W::of(f64::from(attrs.epsilon));
     let factor = |(&v, &g): (&W, &W)| {

@@ -13,7 +13,7 @@ impl LocalNorm {
         norms.fill(0.0);
         let radius = self.radius.min(x.len());
         for shift in 0..=radius {
-            // Adds the neighbours at distance `shift` on both sides.
+            // Adds the squares of the channels at distance `shift` on both sides.
             let count = x.len() - shift;
             norms[..count].iter_mut().zip(&x[shift..]).for_each(|(n, v)| *n += v * v);
             if shift > 0 {

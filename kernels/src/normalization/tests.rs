@@ -1,4 +1,4 @@
-//! Empty batches; TensorFlow's kernels leave some outputs unset for them.
+//! Tests of normalisation with empty batches, for which TensorFlow's kernels leave some outputs unset.
 
 use super::*;
 use crate::testing::run_op;

@@ -1,6 +1,6 @@
-//! Element-wise functions of two tensors with broadcasting: an axis of size 1, or a missing leading axis, repeats
-//! along the other tensor's axis. Only the loop over a run of elements is compiled for each type and function; all
-//! other code gets the elements as bytes.
+//! Element-wise functions of two tensors with broadcasting: an axis of size 1, or a missing leading axis, repeats along
+//! the other tensor's axis. Only the loop over a run of elements is compiled for each type and function; the remaining
+//! code handles elements as bytes.
 
 use super::simd::{Vector, vectorized};
 use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
@@ -24,7 +24,7 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     pub size: usize,
-    /// The stride of each tensor along the axis, in elements; 0 for a tensor that repeats along it.
+    /// The stride of each of the two tensors along the axis, in elements; 0 for a tensor that repeats along the axis.
     step: [usize; 2],
 }
 
@@ -37,7 +37,7 @@ impl Plan {
         Plan::fit(x, y)?.ok_or_else(|| Error::invalid(format!("Incompatible shapes: {x} vs. {y}")))
     }
 
-    /// Returns the plan by which `x` and `y` broadcast, or `None` if they do not.
+    /// Returns the plan by which `x` and `y` broadcast, or `None` if the shapes do not broadcast.
     pub fn fit(x: &Shape, y: &Shape) -> Result<Option<Plan>> {
         if x == y {
             let axes = SmallVec::from_slice(&[Axis { size: x.num_elements(), step: [1, 1] }]);
@@ -61,8 +61,8 @@ impl Plan {
             }
             let step = [0, 1].map(|i| if sizes[i] == 1 { 0 } else { passed[i] });
             match axes.last_mut() {
-                // `passed` grows only along axes that do not repeat, so an axis along which the same tensors repeat as
-                // along the inner axis continues the inner axis.
+                // The same tensors repeat along both axes, so the axes merge: the stride along the outer axis is the
+                // size of the inner axis times its stride, because `passed` grows only along axes that do not repeat.
                 Some(inner) if [0, 1].iter().all(|&i| (inner.step[i] == 0) == (step[i] == 0)) => {
                     inner.size = inner.size.saturating_mul(out);
                 }
@@ -89,13 +89,14 @@ impl Plan {
         &self.shape
     }
 
-    /// Returns, for each axis from the outermost, its size and the stride of each tensor along it, in elements.
+    /// Returns the size of each axis of the output, outermost first, and the stride in elements of both tensors along
+    /// it.
     pub fn axes(&self) -> impl Iterator<Item = (usize, [usize; 2])> {
         self.axes.iter().map(|axis| (axis.size, axis.step))
     }
 
-    /// Returns the number of elements of the second tensor if the whole tensor, as one contiguous run, repeats along
-    /// the first.
+    /// Returns the number of elements of the second tensor if the whole tensor repeats along the first tensor's outer
+    /// axis as one contiguous run.
     pub(crate) fn period(&self) -> Option<usize> {
         match self.axes.as_slice() {
             [outer, inner] => (outer.step[1] == 0 && inner.step[1] == 1).then_some(inner.size),
@@ -103,7 +104,7 @@ impl Plan {
         }
     }
 
-    /// Returns, for each tensor, whether it repeats along the innermost axis.
+    /// Returns, for each of the two tensors, whether it repeats along the innermost axis.
     pub(crate) fn repeats(&self) -> [bool; 2] {
         self.axes.last().map_or([false, false], |a| a.step.map(|s| s == 0))
     }
@@ -149,7 +150,7 @@ impl Plan {
 pub(crate) trait Binary<T> {
     /// The type of the result.
     type Out;
-    /// Returns the function's value.
+    /// Returns the function's value for `x` and `y`.
     fn apply(x: T, y: T) -> Self::Out;
 }
 
@@ -169,7 +170,7 @@ pub(crate) struct OperandBytes<'a> {
 }
 
 impl<'a> OperandBytes<'a> {
-    /// Returns the operand with one element per output element.
+    /// Returns an operand that has one element per output element, stored in `bytes`.
     pub(crate) fn many(bytes: &'a [u8]) -> OperandBytes<'a> {
         OperandBytes { bytes, repeats: false }
     }
@@ -272,26 +273,28 @@ pub(crate) fn kernel<A: Lane, R: Lane, O: Binary<A::Wide, Out = R::Wide>>(cost: 
     zip_kernel([A::DTYPE, R::DTYPE], cost, zip_run::<A::Wide, R::Wide, O>)
 }
 
-/// Makes a kernel like [`kernel`] for a function that makes calls or divides integers, which vector instructions do not
-/// speed up.
+/// Makes a kernel like [`kernel`], but without vector instructions, for a function that calls a library or divides
+/// integers.
 pub(crate) fn unvectorized_kernel<A: Lane, R: Lane, O: Binary<A::Wide, Out = R::Wide>>() -> Result<Kernel> {
     zip_kernel([A::DTYPE, R::DTYPE], Cost::Expensive, zip_each::<A::Wide, R::Wide, O>)
 }
 
-/// Makes a kernel: output 0 is `zip` of inputs 0 and 1. `dtypes` are those of the inputs and of the output.
+/// Makes a kernel that sets output 0 to `zip` of inputs 0 and 1; `dtypes` holds the dtype of both inputs and the dtype
+/// of the output.
 pub(crate) fn zip_kernel(dtypes: [DType; 2], cost: Cost, zip: ZipFunction) -> Result<Kernel> {
     let types = dtypes.map(LaneType::of);
     Kernel::sync(move |ctx| binary(ctx, types, cost, &zip))
 }
 
-/// Runs a kernel: sets output 0 to `zip` of inputs 0 and 1. `types` are those of the inputs and of the output.
+/// Sets output 0 to `zip` of inputs 0 and 1; `types` holds the element type of both inputs and the element type of the
+/// output.
 pub(crate) fn binary(
     ctx: &mut KernelContext<'_>,
     types: [LaneType; 2],
     cost: Cost,
     zip: &Zip<'_>,
 ) -> Result<()> {
-    // Scalars are read in place: they are frequent in graphs, and moving one costs as much as the computation.
+    // Scalars are read in place: they are frequent in graphs, and moving a scalar costs as much as the computation.
     let (x, y) = (ctx.input(0)?, ctx.input(1)?);
     if x.shape().rank() == 0 && y.shape().rank() == 0 {
         let [from, to] = types;
@@ -313,7 +316,8 @@ pub(crate) fn binary(
 #[derive(Clone, Copy)]
 enum OperandSource<'a> {
     Elements(&'a [u8]),
-    /// The elements are in the output's buffer, at the positions of the output elements computed from them.
+    /// The elements are in the output's buffer; each lies at the position of the output element that is computed from
+    /// it.
     Output,
 }
 
@@ -392,7 +396,8 @@ fn zip_part(
 
 impl OperandSource<'_> {
     /// Returns the operand for the block `out` of the output; `run` is the index of the operand's first element and the
-    /// block's length. The elements are in `buffer` if they have to be converted or would be overwritten.
+    /// length of the block. The operand's elements are in `buffer` if they have to be converted or would be
+    /// overwritten.
     fn load<'a>(
         &'a self,
         lane: LaneType,

@@ -14,7 +14,7 @@ pub(crate) trait CopiedElement: Clone + Send + Sync + 'static {
     /// Returns zero, the empty string, an empty handle or an empty variant.
     fn zero() -> Self;
 
-    /// Returns the tensor's elements.
+    /// Returns the tensor's elements as a slice of `Self`.
     fn view(tensor: &Tensor) -> Result<&[Self]>;
 
     /// Returns a new tensor whose elements `fill` sets; `fill` is called with unspecified elements.

@@ -1,31 +1,33 @@
-//! Sizes of the processor's caches, by which loops choose their blocks.
+//! Sizes of the processor's caches, from which loops compute their block sizes.
 
 use std::sync::OnceLock;
 
 /// Bytes of a cache line.
 pub(crate) const LINE: usize = 64;
 
-/// Elements of `f32` in a cache line. Rows shifted by this many elements use neighbouring sets of a cache instead
-/// of the same sets.
+/// Number of `f32` elements in a cache line. Rows that are shifted by this many elements fall into neighbouring sets of
+/// a cache instead of the same sets.
 pub(crate) const FLOATS_PER_LINE: usize = LINE / size_of::<f32>();
 
-/// Addresses that lie a multiple of this many bytes apart fall into the same few sets of the first-level cache.
+/// Addresses whose distance is a multiple of this many bytes fall into the same few sets of the first-level cache.
 const ALIAS_DISTANCE: usize = 2048;
 
-/// Minimum lines per set for a set to have room for the rows of a block and for the other data read meanwhile.
+/// Minimum number of lines per set with which the first-level cache can hold rows that fall into the same sets, and
+/// other data besides.
 const MANY_WAYS: usize = 12;
 
-/// Returns whether rows this many bytes apart evict each other from the first-level cache.
+/// Returns whether rows that lie `bytes` apart fall into the same few sets of the first-level cache.
 pub(crate) fn aliases(bytes: usize) -> bool {
     bytes.is_multiple_of(ALIAS_DISTANCE)
 }
 
-/// Returns whether reading several rows at once that lie this many bytes apart is slow on this processor.
+/// Returns whether reading several rows at once that lie `bytes` apart is slow on this processor, because they evict
+/// each other from the first-level cache.
 pub(crate) fn rows_alias(bytes: usize) -> bool {
     aliases(bytes) && !has_many_ways()
 }
 
-/// Returns whether the sets of the first-level cache have room for many lines.
+/// Returns whether the sets of the first-level cache have at least [`MANY_WAYS`] lines.
 pub(crate) fn has_many_ways() -> bool {
     first_level_ways() >= MANY_WAYS
 }
@@ -45,8 +47,8 @@ pub(crate) fn second_level() -> usize {
     *SIZE.get_or_init(|| reported_second_level().filter(|size| *size > 0).unwrap_or(DEFAULT_SECOND_LEVEL))
 }
 
-/// Returns the size of the second-level cache. Processors of AMD and Intel report it in KiB, in the upper half of a
-/// 32-bit word.
+/// Returns the size of the second-level cache in bytes. Processors of AMD and Intel report it in KiB, in the upper half
+/// of a 32-bit word.
 #[cfg(target_arch = "x86_64")]
 fn reported_second_level() -> Option<usize> {
     use std::arch::x86_64::__cpuid;
@@ -55,8 +57,8 @@ fn reported_second_level() -> Option<usize> {
     (__cpuid(EXTENDED).eax >= CACHES).then(|| ((__cpuid(CACHES).ecx >> 16) as usize) << 10)
 }
 
-/// Returns the lines per set of the first-level cache. Intel's processors report it in one CPUID leaf, AMD's in
-/// another, in the same format.
+/// Returns the lines per set of the first-level cache. Intel's and AMD's processors report the number in the same
+/// format, in different CPUID leaves.
 #[cfg(target_arch = "x86_64")]
 fn reported_first_level_ways() -> Option<usize> {
     use std::arch::x86_64::{__cpuid, __cpuid_count};

@@ -1,6 +1,6 @@
-//! Element-wise functions of one tensor. Results overwrite the operand if it has no other reader, and large tensors
-//! are split among threads. Only the loop over a run of elements is compiled for each type and function; all other
-//! code gets the elements as bytes.
+//! Element-wise functions of one tensor. Results overwrite the operand if it has no other reader, and large tensors are
+//! split among threads. Only the loop over a run of elements is compiled for each type and function; the remaining code
+//! handles elements as bytes.
 
 use super::simd::{Vector, vectorized};
 use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
@@ -14,12 +14,12 @@ use graph::{DType, Element, Tensor};
 pub(crate) trait Unary<T> {
     /// The type of the result.
     type Out;
-    /// Returns the function's value.
+    /// Returns the function's value for `x`.
     fn apply(x: T) -> Self::Out;
 }
 
-/// A function that maps the bytes of a run of elements to the bytes of a run of results, both in the types of the
-/// computation.
+/// A function that maps the bytes of a run of elements to the bytes of a run of results; elements and results have the
+/// types that kernels compute in.
 pub(crate) type Map<'f> = dyn Fn(&mut [u8], &[u8]) + Sync + 'f;
 
 /// The loop over a run of elements, compiled for each vector instruction set.
@@ -59,21 +59,22 @@ pub(crate) fn kernel<A: Lane, R: Lane, O: Unary<A::Wide, Out = R::Wide>>(cost: C
     map_kernel([A::DTYPE, R::DTYPE], cost, map_run::<A::Wide, R::Wide, O>)
 }
 
-/// Makes a kernel like [`kernel`] of a function that consists of calls, to which vector instructions contribute
-/// nothing.
+/// Makes a kernel like [`kernel`], but without vector instructions, for a function that calls a library for each
+/// element.
 pub(crate) fn unvectorized_kernel<A: Lane, R: Lane, O: Unary<A::Wide, Out = R::Wide>>() -> Result<Kernel> {
     map_kernel([A::DTYPE, R::DTYPE], Cost::Expensive, |out, x| {
         map_each::<A::Wide, R::Wide, O>(cast_slice_mut(out), cast_slice(x));
     })
 }
 
-/// Makes a kernel: output 0 is `map` of input 0. `dtypes` are those of the input and of the output.
+/// Makes a kernel that sets output 0 to `map` of input 0; `dtypes` holds the dtype of the input and the dtype of the
+/// output.
 pub(crate) fn map_kernel(dtypes: [DType; 2], cost: Cost, map: fn(&mut [u8], &[u8])) -> Result<Kernel> {
     let types = dtypes.map(LaneType::of);
     Kernel::sync(move |ctx| unary(ctx, types, cost, &map))
 }
 
-/// Runs a kernel: sets output 0 to `map` of input 0. `types` are those of the input and of the output.
+/// Sets output 0 to `map` of input 0; `types` holds the element type of the input and the element type of the output.
 pub(crate) fn unary(
     ctx: &mut KernelContext<'_>,
     types: [LaneType; 2],
@@ -83,7 +84,7 @@ pub(crate) fn unary(
     let [from, to] = types;
     let x = ctx.input(0)?;
     if x.shape().rank() == 0 {
-        // Scalars are read in place: they are frequent in graphs, and moving one costs as much as the computation.
+        // Scalars are read in place: they are frequent in graphs, and moving a scalar costs as much as the computation.
         let [mut out, mut wide_x, mut wide_out] = [[0u64; 2]; 3];
         let x = from.load(from.elements(x)?, cast_slice_mut(&mut wide_x));
         let out = &mut cast_slice_mut(&mut out)[..to.size];
@@ -95,7 +96,8 @@ pub(crate) fn unary(
     Ok(())
 }
 
-/// Computes `map` of a tensor, in the operand's buffer if the types are equal and the tensor has no other reader.
+/// Computes `map` of a tensor, in the operand's buffer if both element types are equal and the tensor has no other
+/// reader.
 pub(crate) fn map_tensor(x: Tensor, types: [LaneType; 2], cost: Cost, map: &Map<'_>) -> Result<Tensor> {
     let [from, to] = types;
     let chunk = chunk_size(x.num_elements(), cost) * to.size;

@@ -8,7 +8,7 @@ use device::{Error, Result};
 use graph::ops::window::DataFormat;
 use graph::{DType, Shape, Tensor};
 
-/// Returns images or volumes in the type that they are computed in, with channels last.
+/// Returns images or volumes with channels last, in the element type that kernels compute in.
 pub(crate) fn load(images: &Tensor, format: DataFormat) -> Result<Tensor> {
     to_wide(&to_nhwc(images, format)?)
 }
@@ -37,7 +37,7 @@ pub(crate) fn from_nhwc(images: Tensor, format: DataFormat) -> Result<Tensor> {
     }
 }
 
-/// Transposes each of `n` matrices, and returns them as a tensor of `shape`.
+/// Transposes each of `n` matrices of `rows` rows and `columns` columns, and returns them as a tensor of `shape`.
 fn swap_inner(images: &Tensor, [n, rows, columns]: [usize; 3], shape: &[usize]) -> Result<Tensor> {
     if images.num_elements() == 0 || rows == 1 || columns == 1 {
         return Ok(images.reshaped(Shape::new(shape)?)?);

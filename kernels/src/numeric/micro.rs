@@ -16,8 +16,8 @@ use super::simd::{Level, level};
 pub(crate) use prefetch::{Prefetch, PrefetchQueue};
 use std::ops::Range;
 
-/// Maximum number of steps (indices of the inner dimension) per sweep: enough that storing the sums afterwards costs
-/// little, few enough that single-precision sums lose about as much accuracy as TensorFlow's.
+/// Maximum number of steps (indices of the inner dimension) per sweep: so many that storing the sums afterwards costs
+/// little, and so few that single-precision sums lose about as much accuracy as TensorFlow's.
 pub(crate) const STEPS: usize = 512;
 
 /// Returns the offset of the last of `count` items that are `stride` apart; 0 if `count` is 0.
@@ -32,7 +32,7 @@ pub(crate) fn cut(len: usize, most: usize) -> impl Iterator<Item = Range<usize>>
 }
 
 /// Cuts `len` rows (at least one) into blocks of `most` rows. If the last block would have less than half of `most`,
-/// the last two blocks share their rows about equally, because a small block mostly waits for loads of the right
+/// the last two blocks get about equal numbers of rows, because a small block mostly waits for loads of the right
 /// matrix.
 fn cut_rows(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let last = (len - 1) / most;
@@ -68,8 +68,8 @@ pub(crate) struct LeftMatrix<'a> {
     pub(crate) prefetch: Prefetch<'a>,
 }
 
-/// Columns of the right matrix: row `t` starts at `t * step` and has the width rounded up by
-/// [`Registers::whole_vectors`].
+/// A panel of columns of the right matrix: row `t` starts at `t * step`. Rows are stored with the panel's width rounded
+/// up by [`Registers::whole_vectors`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RightPanel<'a> {
     pub(crate) data: &'a [f32],
@@ -89,9 +89,9 @@ pub(crate) struct Destination<'a> {
 /// The block sizes of an instruction set, and its function that computes blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registers {
-    /// Columns of the widest block, and so of the widest panel.
+    /// Number of columns of the widest block, and so of the widest panel.
     pub(crate) columns: usize,
-    /// Elements of a vector.
+    /// Number of elements of a vector.
     pub(crate) lanes: usize,
     sweep: unsafe fn(&LeftMatrix<'_>, &RightPanel<'_>, &mut Destination<'_>),
 }
@@ -131,7 +131,7 @@ impl Registers {
     pub(crate) fn panels(&self, width: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let (count, vectors) = (width.div_ceil(self.columns), width.div_ceil(self.lanes));
         let lanes = self.lanes;
-        // If the vectors do not divide evenly, the first panels have one vector more.
+        // If the vectors do not divide evenly among the panels, the first panels have one vector more.
         let start = move |i: usize| (i * (vectors / count) + i.min(vectors % count)) * lanes;
         (0..count).map(move |i| start(i)..start(i + 1).min(width))
     }
@@ -170,8 +170,8 @@ impl Registers {
             last_destination.saturating_add(destination.width) <= destination.data.len(),
             "a product reaches outside its destination"
         );
-        // SAFETY: the checks above show that every element that the rows, runs, steps and columns reach is inside its
-        // slice, and `get` returns functions whose instructions the processor has.
+        // SAFETY: the checks above show that every element that the rows, runs, steps and columns access is inside its
+        // slice, and `get` returns functions whose instructions the processor supports.
         unsafe { (self.sweep)(left, right, destination) }
     }
 }

@@ -7,12 +7,13 @@ use graph::Element;
 /// The least size in bytes of a result that bypasses the caches, if the result does not reuse an operand's memory.
 const LARGE: usize = 16 << 20;
 
-/// Returns whether a result of this many elements should be written with stores that bypass the caches.
+/// Returns whether a new result of `len` elements should be written with stores that bypass the caches.
 pub(crate) fn should_bypass_caches<T>(len: usize) -> bool {
     cfg!(target_arch = "x86_64") && len.saturating_mul(size_of::<T>()) >= LARGE
 }
 
-/// Copies `from` to `to`, which has the same length. Other threads may read `to` after [`store_fence`].
+/// Copies `from` to `to`, which has the same length. Other threads may read `to` only after this thread has called
+/// [`store_fence`].
 pub(crate) fn copy<T: Element>(from: &[T], to: &mut [T]) {
     let (from, to): (&[u8], &mut [u8]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
     #[cfg(target_arch = "x86_64")]
@@ -21,7 +22,7 @@ pub(crate) fn copy<T: Element>(from: &[T], to: &mut [T]) {
     to.copy_from_slice(from);
 }
 
-/// Prefetches `elements`, which are read soon.
+/// Prefetches the cache lines of `elements`, which the caller reads soon.
 #[inline]
 pub(crate) fn prefetch<T: Element>(elements: &[T]) {
     #[cfg(target_arch = "x86_64")]
@@ -30,8 +31,8 @@ pub(crate) fn prefetch<T: Element>(elements: &[T]) {
     let _ = elements;
 }
 
-/// Orders this thread's calls of [`copy`] before its later stores, so that threads that synchronise with this thread
-/// read the copied elements.
+/// Orders the calling thread's calls of [`copy`] before its later stores, so that threads that synchronise with it read
+/// the copied elements.
 pub(crate) fn store_fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 processor has SSE.
@@ -69,7 +70,8 @@ mod x86 {
         let (from_body, from_tail) = from.split_at(body);
         let (to_body, to_tail) = to.split_at_mut(body);
         if level() >= Level::V3 {
-            // SAFETY: the level says that the processor has AVX; otherwise as for `sse2`.
+            // SAFETY: the processor has AVX, because its level is at least V3. `to` begins at a multiple of `STEP`, and
+            // both slices are equally long and whole steps.
             unsafe { avx(from_body, to_body) };
         } else {
             // SAFETY: `to` begins at a multiple of `STEP`, and both slices are equally long and whole steps.
@@ -79,7 +81,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// Same as for [`sse2`].
+    /// `to` must begin at a multiple of [`STEP`], and the processor must have AVX.
     #[target_feature(enable = "avx")]
     unsafe fn avx(from: &[u8], to: &mut [u8]) {
         for (from, to) in from.chunks_exact(STEP).zip(to.chunks_exact_mut(STEP)) {
@@ -109,7 +111,7 @@ mod x86 {
 mod tests {
     use super::*;
 
-    /// Checks all alignments and lengths: whole steps, unaligned ends, and slices shorter than a step.
+    /// Copies slices of all alignments and lengths: whole steps, unaligned ends, and slices shorter than a step.
     #[test]
     fn copies_are_equal_and_nothing_else_is_written() {
         let from: Vec<u16> = (0..500).collect();

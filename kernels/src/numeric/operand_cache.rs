@@ -6,14 +6,14 @@ use graph::Tensor;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The cached value derived from the operand that a node read last.
+/// A cache for one node: the value derived from the operand that the node read last.
 #[derive(Debug)]
 pub(crate) struct OperandCache<K, V>(Mutex<CachedOperand<K, V>>);
 
-/// The last operand and the value derived from it.
+/// The operand of the last call, and the value derived from it.
 #[derive(Debug)]
 struct CachedOperand<K, V> {
-    /// [`Tensor::contents`] of the operand.
+    /// The identifier of the operand's contents, from [`Tensor::contents`].
     contents: Option<u64>,
     /// The derived value, with the key for which it was made.
     value: Option<(K, Arc<V>)>,
@@ -27,7 +27,8 @@ impl<K, V> Default for OperandCache<K, V> {
 
 impl<K: PartialEq, V> OperandCache<K, V> {
     /// Returns the value that `make` derives from the operand for `key`. Returns `None` without calling `make` if the
-    /// operand differs from the operand of the last call, because in training no operand occurs twice.
+    /// operand differs from the operand of the previous call, because an operand that changes in each step, as in
+    /// training, is not worth caching.
     ///
     /// # Errors
     /// Those of `make`.
@@ -52,7 +53,7 @@ impl<K: PartialEq, V> OperandCache<K, V> {
         }
         let value = Arc::new(make()?);
         let mut cached = self.0.lock();
-        // A concurrent step may have called `get` with another operand in the meantime.
+        // While `make` ran, a concurrent step may have called `get` with another operand.
         if cached.contents == contents {
             cached.value = Some((key, value.clone()));
         }
@@ -80,7 +81,7 @@ mod tests {
         assert_eq!([get(&x, 1)?, get(&x, 1)?], [Some(2), Some(2)]);
         x.values_mut::<f32>()?[0] = 2.0;
         assert_eq!([get(&x, 1)?, get(&x, 1)?], [None, Some(3)]);
-        // An operand without storage of its own cannot be identified.
+        // A scalar is stored inline and has no identifier of its contents, so its derived value is not cached.
         let scalar = Tensor::scalar(1f32);
         assert_eq!([get(&scalar, 1)?, get(&scalar, 1)?], [None, None]);
         Ok(())

@@ -19,7 +19,7 @@ pub(crate) struct Panels {
 }
 
 impl Panels {
-    /// Returns an empty set of panels.
+    /// Returns panels without memory, for [`Panels::fill`].
     pub(crate) fn new() -> Panels {
         Panels { memory: Buffer::default(), steps: 0, columns: 0 }
     }
@@ -59,7 +59,7 @@ impl Panels {
         Ok(())
     }
 
-    /// Returns the number of rows of the matrix.
+    /// Returns the number of rows of the packed matrix.
     pub(crate) fn steps(&self) -> usize {
         self.steps
     }
@@ -89,7 +89,7 @@ pub(crate) struct Panel<'a> {
 }
 
 impl<'a> Panel<'a> {
-    /// Returns the panel without the rows before row `step`.
+    /// Returns the part of the panel from row `step` on.
     pub(crate) fn from(&self, step: usize) -> RightPanel<'a> {
         RightPanel { data: &self.data[step * self.step..], step: self.step }
     }
@@ -109,7 +109,7 @@ pub(crate) trait PanelSource {
     /// Writes columns `first..first + width` of each row to `panel`, whose rows are `step` apart.
     fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]);
 
-    /// Fills several panels.
+    /// Fills each of the panels with its columns of the matrix.
     fn panels(&self, panels: &mut [UnfilledPanel<'_>]) {
         for UnfilledPanel { columns, step, panel } in panels {
             self.panel(columns.start, columns.len(), *step, panel);
@@ -152,13 +152,13 @@ impl PanelSource for StreamedRows<'_> {
     }
 }
 
-/// Elements of a row that are copied at a time.
+/// Number of elements of a row that are copied at a time.
 const PIECE: usize = 8;
 
 /// Copies a row into a panel, and fills the rest of the panel's row with zeros.
 #[inline]
 fn copy_row(to: &mut [f32], from: &[f32]) {
-    // Most rows are a few whole vectors, for which calling `memcpy` takes longer than the copy.
+    // Most rows consist of a few whole vectors; a call to `memcpy` would take longer than copying them here.
     if to.len() == from.len()
         && let ((to, []), (from, [])) = (to.as_chunks_mut::<PIECE>(), from.as_chunks::<PIECE>())
     {

@@ -3,7 +3,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A position in a stream of random numbers. It is cheap to copy, and any later position is reached by one addition.
+/// A position in a stream of random numbers. It is cheap to copy; one addition computes any later position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Philox {
     key: [u32; 2],
@@ -24,8 +24,9 @@ impl Philox {
         Philox { key: [key as u32, (key >> 32) as u32], counter: u128::from(low) | u128::from(high) << 64 }
     }
 
-    /// Returns the stream of two seeds that may both be weak, for example small. The seeds are used as a counter with a
-    /// fixed key, and the four numbers drawn there become the key and the upper half of the stream's counter.
+    /// Returns the stream of two seeds that may both be weak, for example small numbers. The seeds are used as a
+    /// counter with a fixed key, and the four numbers drawn with it become the key and the upper half of the stream's
+    /// counter.
     pub(crate) fn scrambled(seeds: [u64; 2]) -> Philox {
         const KEY: u64 = 0x0246_1e29_3ec8_f720;
         let [a, b, c, d] = Philox::at_counter(KEY, seeds).next();
@@ -33,7 +34,7 @@ impl Philox {
         Philox::at_counter(wide(a, b), [0, wide(c, d)])
     }
 
-    /// Returns the key as one number.
+    /// Returns the key, by which streams of different seeds differ.
     pub fn key(&self) -> u64 {
         u64::from(self.key[0]) | u64::from(self.key[1]) << 32
     }
@@ -53,18 +54,18 @@ impl Philox {
         }
     }
 
-    /// Skips `groups` groups of four numbers.
+    /// Advances the position by `groups` groups of four numbers.
     pub(crate) fn skip(&mut self, groups: u64) {
         self.counter = self.counter.wrapping_add(u128::from(groups));
     }
 
-    /// Returns the stream after skipping `groups` groups of four numbers.
+    /// Returns the position `groups` groups of four numbers later.
     pub(crate) fn at(mut self, groups: u64) -> Philox {
         self.skip(groups);
         self
     }
 
-    /// Returns the next four numbers.
+    /// Returns the next four numbers, and advances the position.
     #[inline]
     pub(crate) fn next(&mut self) -> [u32; GROUP] {
         const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
@@ -83,7 +84,7 @@ impl Philox {
     }
 }
 
-/// The numbers of a stream, one by one.
+/// The numbers of a stream, returned one at a time; they are drawn in groups of four.
 #[derive(Debug)]
 pub(crate) struct PhiloxWords {
     stream: Philox,
@@ -119,7 +120,7 @@ pub(crate) fn entropy() -> u64 {
 mod tests {
     use crate::numeric::philox::*;
 
-    /// The known answers that the authors of Philox publish for philox4x32-10.
+    /// Compares the generator with the known answers that the authors of Philox publish for philox4x32-10.
     #[test]
     fn philox_gives_the_published_numbers() {
         let mut zero = Philox { key: [0; 2], counter: 0 };

@@ -1,5 +1,5 @@
-//! Products of strided matrices behind a safe interface. The module `single` computes large `f32` products, the crates
-//! of `gemm` other products of floats.
+//! Products of strided matrices behind a safe interface. The module `single` computes large `f32` products; the crates
+//! of `gemm` compute all other products of floats.
 
 mod single;
 
@@ -38,7 +38,7 @@ impl<'a, T> Matrix<'a, T> {
         }
     }
 
-    /// Returns the view with element type `U`, which must be the same type as `T`.
+    /// Returns the view as a view of elements of type `U`, which must be the same type as `T`.
     fn cast<U: Element>(&self) -> Matrix<'a, U>
     where
         T: Element,
@@ -75,10 +75,11 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
-/// The minimum of rows, inner elements and columns of an `f32` product computed by [`single`] instead of `gemm`.
+/// An `f32` product is computed by [`single`] if its rows, inner elements and columns are each at least this many, and
+/// by `gemm` otherwise.
 const FEW: usize = 8;
 
-/// Returns whether an `f32` product of these sizes is computed by [`single`].
+/// Returns whether [`single`] computes an `f32` product with these numbers of rows, inner elements and columns.
 fn is_in_blocks(rows: usize, inner: usize, columns: usize) -> bool {
     rows.min(inner).min(columns) >= FEW
 }
@@ -95,7 +96,8 @@ pub(crate) enum Threads {
 }
 
 impl Threads {
-    /// Returns [`Threads::All`] if there are enough multiplications and additions for parallel execution to pay.
+    /// Returns [`Threads::All`] if there are so many multiplications and additions (`operations`) that parallel
+    /// execution is faster.
     pub(crate) fn for_work(operations: usize) -> Threads {
         if operations > PARALLEL_PRODUCT { Threads::All } else { Threads::One }
     }
@@ -133,7 +135,7 @@ pub(crate) fn product<T: Arithmetic>(
     match T::DTYPE {
         DType::Float => {
             let (out, a, b) = (bytemuck::cast_slice_mut(out), a.cast(), b.cast());
-            // If there is no memory for panels, `gemm` computes the product, because it needs less.
+            // If there is no memory for panels, `gemm` computes the product, because it needs less memory.
             if is_in_blocks(a.rows, a.columns, b.columns)
                 && single::product(out, stride, &a, &b, accumulate, threads).is_ok()
             {
@@ -151,7 +153,7 @@ pub(crate) fn product<T: Arithmetic>(
     }
 }
 
-/// The way in which a product changes the elements of its output.
+/// The effect of a product on the elements of its output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Add {
     /// The product replaces the output.
@@ -192,7 +194,8 @@ macro_rules! gemm_element {
             b.check();
             let end = extent(a.rows, row_stride).saturating_add(extent(b.columns, column_stride));
             assert!(a.rows == 0 || b.columns == 0 || end < out.len(), "a matrix product is larger than its output");
-            // `gemm` requires column-major outputs, so a row-major product is computed as its transpose.
+            // `gemm` requires column-major outputs, so a product with a row-major output is computed as the transposed
+            // product.
             let (a, b, [row_stride, column_stride]) = if column_stride < row_stride {
                 (b.transposed(), a.transposed(), [column_stride, row_stride])
             } else {
@@ -256,8 +259,8 @@ fn complex_product<R: GemmElement, T: Element>(
     multiply(1, &a_imaginary, &b_real, Add::Product);
 }
 
-/// Returns whether packing the right factor once ([`packed`]) pays for repeated products of these sizes.
-/// `left_is_transposed` says whether the left factor is a transposed view.
+/// Returns whether packing the right factor once with [`packed`] makes repeated products with these numbers of rows,
+/// inner elements and columns faster. `left_is_transposed` says whether the left factor is a transposed view.
 pub(crate) fn is_worth_packing(rows: usize, inner: usize, columns: usize, left_is_transposed: bool) -> bool {
     let should_transpose = single::should_transpose(columns, rows, left_is_transposed);
     is_in_blocks(rows, inner, columns) && !should_transpose && inner.saturating_mul(columns) <= LARGEST_PACKED
@@ -272,8 +275,8 @@ pub(crate) fn packed(b: Matrix<'_, f32>) -> Result<Panels> {
     single::packed(&b, Threads::for_work(b.rows.saturating_mul(b.columns)))
 }
 
-/// Computes `out = a * b`; `out` is row-major with rows `stride` apart. The sums equal those of [`product`] bit for
-/// bit.
+/// Computes `out = a * b` with a packed right factor; `out` is row-major with rows `stride` apart. The results equal
+/// the results of [`product`] bit for bit.
 ///
 /// # Panics
 /// If sizes do not match, or a matrix reaches outside its slice.
@@ -352,8 +355,8 @@ mod tests {
         assert_eq!(float(&exact), real);
     }
 
-    /// Products are bitwise equal whether the right factor is packed before or during the product, on one thread or
-    /// several.
+    /// Products are bitwise equal whether the right factor is packed before or during the product, on one thread or on
+    /// several threads.
     #[test]
     fn packed_factors_give_the_same_sums() -> Result<()> {
         for (m, k, n) in [(8, 8, 8), (9, 600, 33), (300, 1030, 170)] {

@@ -93,7 +93,7 @@ impl Semiring for Bool8 {
     }
 }
 
-/// Booleans as the numbers 0 and 1; every sum or difference other than 0 is true.
+/// Booleans as the numbers 0 and 1: a sum or difference other than 0 is true.
 impl Arithmetic for Bool8 {
     const IS_INTEGER: bool = true;
     fn minus(self, other: Bool8) -> Bool8 {
@@ -149,7 +149,7 @@ pub(crate) trait Number: Stored {
     fn truncate_div(self, other: Self) -> Self;
     /// Returns the remainder of `truncate_div`, which has this number's sign.
     fn truncate_mod(self, other: Self) -> Self;
-    /// Returns the quotient rounded down.
+    /// Returns the quotient rounded down to an integer.
     fn floor_div(self, other: Self) -> Self;
     /// Returns the remainder of `floor_div`, which has the divisor's sign.
     fn floor_mod(self, other: Self) -> Self;
@@ -159,19 +159,19 @@ pub(crate) trait Number: Stored {
     fn magnitude(self) -> Self;
     /// Returns -1, 0 or 1, or NaN for NaN.
     fn sign(self) -> Self;
-    /// Rounds to the nearest integer, halves to the even one.
+    /// Rounds to the nearest integer; a number halfway between two integers is rounded to the even integer.
     fn round_even(self) -> Self;
     /// Returns the square root, for integers rounded towards zero; 0 for negative integers.
     fn square_root(self) -> Self;
 
-    /// Returns the larger number: NaN if either is NaN, `self` if they are equal.
+    /// Returns the larger number; NaN if either number is NaN, and `self` if both are equal.
     #[inline(always)]
     fn maximum(self, other: Self) -> Self {
         #[allow(clippy::eq_op)]
         if other > self || other != other { other } else { self }
     }
 
-    /// Returns the smaller number: NaN if either is NaN, `self` if they are equal.
+    /// Returns the smaller number; NaN if either number is NaN, and `self` if both are equal.
     #[inline(always)]
     fn minimum(self, other: Self) -> Self {
         #[allow(clippy::eq_op)]
@@ -273,7 +273,7 @@ macro_rules! floats {
 
 floats!(f32, f64);
 
-/// A native integer.
+/// A native integer type, in which kernels compute.
 pub(crate) trait Integer: Number + PrimInt {
     const BITS: u32;
 
@@ -283,7 +283,7 @@ pub(crate) trait Integer: Number + PrimInt {
         self << clamped_shift(by)
     }
 
-    /// Shifts right by `by` bits, clamped to the valid range; keeps the sign.
+    /// Shifts right by `by` bits, clamped to the valid range; the sign bit is copied into the freed bits.
     #[inline(always)]
     fn shifted_right(self, by: Self) -> Self {
         self >> clamped_shift(by)
@@ -301,7 +301,7 @@ macro_rules! bits {
 
 bits!(i8, i16, i32, i64, u8, u16, u32, u64);
 
-/// A native floating-point number.
+/// A native floating-point type, in which kernels compute.
 pub(crate) trait Real: Number + Float + NumAssign + Sum {
     /// Returns the nearest number of this type.
     fn of(value: f64) -> Self;
@@ -343,7 +343,8 @@ macro_rules! analytic {
             #[inline(always)]
             fn of_real(value: f64) -> $t { value as $t }
             analytic!(@float exp exp_m1 ln ln_1p sqrt sin cos tan asin acos atan sinh cosh tanh);
-            /// For numbers so large that doubling may overflow, the result is `ln(a) + ln(2)` instead of `ln(2 a)`.
+            /// Returns the inverse hyperbolic sine, with the sign of `self`. If doubling the absolute value `a` may
+            /// overflow, the result is computed as `ln(a) + ln(2)` instead of `ln(2 a)`.
             #[inline(always)]
             fn asinh(self) -> $t {
                 let a = self.abs();
@@ -355,7 +356,8 @@ macro_rules! analytic {
                 let large = self > 1.0 / <$t>::EPSILON;
                 if large { self.ln() + std::$t::consts::LN_2 } else { Float::acosh(self) }
             }
-            /// The result is computed from the absolute value, because the textbook form cancels near -1.
+            /// Returns the inverse hyperbolic tangent, computed from the absolute value, because `(1 + x) / (1 - x)`
+            /// cancels for `x` near -1.
             #[inline(always)]
             fn atanh(self) -> $t {
                 let a = self.abs();
@@ -366,13 +368,13 @@ macro_rules! analytic {
         }
         impl Analytic for Complex<$t> {
             fn of_real(value: f64) -> Self { Complex::new(value as $t, 0.0) }
-            /// The result is computed with `expm1` of the real part, because `exp(x) - 1` cancels near 0.
+            /// Returns `exp(x) - 1`, computed with `exp_m1` of the real part, because the difference cancels near 0.
             fn exp_m1(self) -> Self {
                 let half = (0.5 * self.im).sin();
                 let re = self.re.exp_m1() * self.im.cos() - 2.0 * half * half;
                 Complex::new(re, self.re.exp() * self.im.sin())
             }
-            /// The result is accurate near 0, where `1 + x` loses digits.
+            /// Returns `ln(1 + x)`, accurate near 0, where `1 + x` loses digits of `x`.
             fn ln_1p(self) -> Self {
                 let one = Complex::new(1.0 as $t, 0.0);
                 let u = one + self;
@@ -383,8 +385,8 @@ macro_rules! analytic {
                     Complex::ln(u) * (self / last)
                 }
             }
-            /// Large real parts are computed separately, so that overflow of one part leaves the other part exact,
-            /// like in the C library.
+            /// Returns the hyperbolic tangent. Large real parts are computed separately, so that an overflow in one
+            /// part of the result leaves the other part exact, like in the C library.
             fn tanh(self) -> Self {
                 if self.re.abs() > 20.0 {
                     let decay = 4.0 * (-2.0 * self.re.abs()).exp() * self.im.sin() * self.im.cos();
@@ -457,8 +459,8 @@ impl Real for f64 {
     }
 }
 
-/// Computes the digamma function: by the recurrence up to 10, and from there by the asymptotic series, which is
-/// accurate to the last bits (Abramowitz and Stegun 6.3.5, 6.3.7, 6.3.18).
+/// Computes the digamma function: by the recurrence for arguments up to 10, and by the asymptotic series, which is
+/// accurate to the last bits, for larger arguments (Abramowitz and Stegun 6.3.5, 6.3.7, 6.3.18).
 fn digamma(x: f64) -> f64 {
     if x.is_nan() || x == f64::NEG_INFINITY || (x <= 0.0 && x == x.floor()) {
         return f64::NAN;

@@ -1,5 +1,5 @@
-//! Loops compiled for several instruction sets, one of which is chosen at run time, so that one binary runs on every
-//! x86-64 processor with the widest vectors.
+//! Loops that are compiled for several instruction sets; one set is chosen at run time, so that one binary runs on
+//! every x86-64 processor with the widest vectors.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ pub(crate) trait Vector {
     fn run(self) -> Self::Output;
 }
 
-/// The x86-64 microarchitecture levels that kernels distinguish.
+/// The x86-64 microarchitecture levels for which loops are compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     Baseline,
@@ -20,7 +20,7 @@ pub(crate) enum Level {
     V4,
 }
 
-/// Returns the processor's level.
+/// Returns the highest of the levels that the processor supports.
 pub(crate) fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(detect)
@@ -45,13 +45,13 @@ fn detect() -> Level {
     Level::Baseline
 }
 
-/// Runs a loop with AVX2 if the processor has it; for loops that are bound by memory, which wider vectors do not
-/// speed up.
+/// Runs a loop with AVX2 if the processor has it. For loops that are bound by memory bandwidth, because wider vectors
+/// do not speed up such loops.
 #[inline]
 pub(crate) fn vectorized<V: Vector>(work: V) -> V::Output {
     #[cfg(target_arch = "x86_64")]
     if level() >= Level::V3 {
-        // SAFETY: the level says that the processor has these features.
+        // SAFETY: the processor has AVX2, FMA and F16C, because its level is at least V3.
         return unsafe { x86::v3(work) };
     }
     work.run()
@@ -62,9 +62,9 @@ pub(crate) fn vectorized<V: Vector>(work: V) -> V::Output {
 pub(crate) fn vectorized_wide<V: Vector>(work: V) -> V::Output {
     #[cfg(target_arch = "x86_64")]
     match level() {
-        // SAFETY: the level says that the processor has these features.
+        // SAFETY: the processor has the features of V4, because `level` returned V4.
         Level::V4 => return unsafe { x86::v4(work) },
-        // SAFETY: as above, the level says that the processor has these features.
+        // SAFETY: the processor has the features of V3, because `level` returned V3.
         Level::V3 => return unsafe { x86::v3(work) },
         Level::Baseline => {}
     }

@@ -33,7 +33,8 @@ struct Axis {
     to: isize,
 }
 
-/// Rows shorter than this are copied by a loop, because a call to `memcpy` does not pay.
+/// Minimum length of rows that are copied by `memcpy`; shorter rows are copied by a loop, because the call would cost
+/// more than it saves.
 const SHORT: usize = 4;
 
 /// Copies the elements of a box of the sizes `dims` from `src`, laid out as `from`, to `dst`, laid out as `to`.
@@ -59,7 +60,7 @@ pub(crate) fn copy<E: CopiedElement>(
         return Ok(());
     };
     let inner = axes.remove(inner);
-    // If reads are contiguous along one axis and writes along another, the two axes are transposed in blocks, so that
+    // If reads are contiguous along one axis and writes along another axis, both axes are transposed in blocks, so that
     // each cache line is fetched once.
     let across = axes.iter().position(|a| a.from == 1 && a.size >= 8);
     let across = across.filter(|_| inner.to == 1 && inner.from != 1 && inner.from != 0 && inner.size >= 8);
@@ -126,7 +127,7 @@ fn merged(dims: &[usize], from: &Layout, to: &Layout) -> SmallVec<[Axis; 6]> {
 }
 
 /// Returns the axis of the inner loop: an axis along which reads and writes are contiguous, else an axis along which
-/// writes are contiguous, else the longest.
+/// writes are contiguous, else the longest axis.
 fn innermost(axes: &[Axis]) -> Option<usize> {
     let together = axes.iter().position(|a| a.from == 1 && a.to == 1 && a.size >= SHORT);
     let written = axes.iter().position(|a| a.to == 1 && a.size >= SHORT);
@@ -189,13 +190,13 @@ fn transpose<E: CopiedElement>(
 pub struct InputBox {
     /// The output's shape.
     pub shape: Shape,
-    /// The sizes of the box.
+    /// The sizes of the box along its axes.
     pub dims: SmallVec<[usize; 6]>,
     pub from: Layout,
 }
 
 impl InputBox {
-    /// Returns the box of all elements of the input in row-major order, packed into an output of this shape.
+    /// Returns the box of all elements of the input in row-major order, packed into an output of shape `shape`.
     pub(crate) fn whole(shape: Shape) -> InputBox {
         let dims: SmallVec<[usize; 6]> = shape.dims().into();
         InputBox { from: Layout::packed(&dims), shape, dims }

@@ -2,23 +2,23 @@
 
 use rayon::prelude::*;
 
-/// Minimum number of elements of a parallel loop: for fewer, distributing the loop costs more than it gains.
+/// Minimum number of elements of a parallel loop: for fewer elements, distributing the loop costs more than it gains.
 pub(crate) const PARALLEL: usize = 1 << 18;
 
-/// The number of multiplications and additions above which a matrix product uses several threads.
+/// The number of multiplications and additions from which a matrix product uses several threads.
 pub(crate) const PARALLEL_PRODUCT: usize = 25_000_000;
 
-/// Elements converted or copied at a time: so few that they stay in the first-level cache.
+/// Number of elements converted or copied at a time: so few that they stay in the first-level cache.
 pub(crate) const BLOCK: usize = 512;
 
-/// Returns whether a loop over `elements` that runs while holding a variable's lock should be parallel. On a thread
-/// of the pool it should not: while the thread waits for the loop it may start another work item, which would
+/// Returns whether a loop over `elements` elements should be parallel if the caller holds a variable's lock. On a
+/// thread of the pool it should not: a thread that waits for the loop's end may start another work item, which would
 /// deadlock on the lock.
 pub(crate) fn is_parallel_under_lock(elements: usize) -> bool {
     elements >= PARALLEL && rayon::current_thread_index().is_none()
 }
 
-/// The cost of computing an element, which determines the number of elements from which a loop is parallel.
+/// The cost of computing an element, which determines the minimum number of elements of a parallel loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cost {
     /// The loop is bound by memory.
@@ -36,7 +36,7 @@ impl Cost {
     }
 }
 
-/// Returns the number of elements per work item; all of them if splitting does not pay.
+/// Returns the number of elements per work item; all `len` elements if a parallel loop would not be faster.
 pub(crate) fn chunk_size(len: usize, cost: Cost) -> usize {
     if len <= cost.threshold() {
         return len.max(1);
@@ -45,12 +45,12 @@ pub(crate) fn chunk_size(len: usize, cost: Cost) -> usize {
     if threads == 1 { len } else { len.div_ceil(threads * 2).next_multiple_of(BLOCK) }
 }
 
-/// A loop over a part of a slice. It is a trait object so that the distribution of parts is compiled once per element
-/// type, not once for each of some 1000 callers.
+/// A function that loops over a part of a slice. It is a trait object so that the distribution of parts is compiled
+/// once per element type, not once for each of some 1000 callers.
 type Work<'w, R> = dyn Fn(usize, &mut [R]) + Sync + 'w;
 
-/// Calls `work` with each chunk of `chunk` elements and the index of its first element, in parallel if there is more
-/// than one chunk.
+/// Splits `out` into chunks of `chunk` elements and calls `work` with the index of each chunk's first element and the
+/// chunk, in parallel if there is more than one chunk.
 pub(crate) fn for_chunks<R: Send>(out: &mut [R], chunk: usize, work: impl Fn(usize, &mut [R]) + Sync) {
     distribute_chunks(out, chunk, &work);
 }
@@ -63,8 +63,8 @@ fn distribute_chunks<R: Send>(out: &mut [R], chunk: usize, work: &Work<'_, R>) {
     }
 }
 
-/// Calls `work` with each part of `len` elements and the part's index, on several threads if `is_parallel`. The last
-/// part may be shorter; an empty `out` has no parts.
+/// Splits `out` into parts of `len` elements and calls `work` with the index of each part and the part, on several
+/// threads if `is_parallel`. The last part may be shorter; an empty `out` has no parts.
 pub(crate) fn for_parts<R: Send>(
     out: &mut [R],
     len: usize,
@@ -78,13 +78,14 @@ pub(crate) fn for_parts<R: Send>(
     }
 }
 
-/// Calls `work` with each part of `len` elements and the part's index, on several threads.
+/// Splits `out` into parts of `len` elements and calls `work` with the index of each part and the part, on several
+/// threads.
 fn in_parallel<R: Send>(out: &mut [R], len: usize, work: &Work<'_, R>) {
     out.par_chunks_mut(len).enumerate().for_each(|(i, part)| work(i, part));
 }
 
-/// Runs both functions, in parallel if another thread is idle. Both are passed to rayon as trait objects, so that its
-/// code is compiled once, not once per caller.
+/// Runs both functions, in parallel if another thread is idle. The functions are passed to rayon as trait objects, so
+/// that rayon's code is compiled once, not once per caller.
 pub(crate) fn join(left: impl FnOnce() + Send, right: impl FnOnce() + Send) {
     let (mut left, mut right) = (Some(left), Some(right));
     let mut run_left = || left.take().map_or((), |left| left());
@@ -96,8 +97,9 @@ fn join_dyn(left: &mut (dyn FnMut() + Send), right: &mut (dyn FnMut() + Send)) {
     rayon::join(left, right);
 }
 
-/// Calls `work` with runs of whole rows that have at least `PARALLEL / 8` elements, and with the index of the first row
-/// of each run. Fewer than [`PARALLEL`] elements are a single run. `row` is the number of elements per row, not 0.
+/// Splits `out` into runs of whole rows and calls `work` with the index of each run's first row and the run, in
+/// parallel. Runs have at least `PARALLEL / 8` elements, except the last; if `out` has fewer than [`PARALLEL`]
+/// elements, it is a single run. `row` is the number of elements per row, not 0.
 pub(crate) fn for_rows<R: Send>(out: &mut [R], row: usize, work: impl Fn(usize, &mut [R]) + Sync) {
     distribute_rows(out, row, &work);
 }
@@ -107,7 +109,7 @@ fn distribute_rows<R: Send>(out: &mut [R], row: usize, work: &Work<'_, R>) {
     distribute_chunks(out, rows.max(1) * row, &|start, part| work(start / row, part));
 }
 
-/// Returns the minimum number of rows per work item, if a row has `row` elements.
+/// Returns the minimum number of rows per work item if each row has `row` elements.
 pub(crate) fn rows_at_a_time(row: usize) -> usize {
     (PARALLEL / 8).div_ceil(row.max(1))
 }

@@ -7,10 +7,11 @@ use std::ops::Range;
 /// Rows and columns of a block that is transposed in registers.
 const SIDE: usize = 8;
 
-/// Rows and columns of a block that is transposed element by element: two such blocks fit the first-level cache.
+/// Number of rows and columns of a block that is transposed element by element: two blocks of this size fit the
+/// first-level cache.
 const BLOCK: usize = 32;
 
-/// Transposes 32-bit words: rows that are `stride` apart become columns whose elements are `step` apart.
+/// Transposes 32-bit words: rows whose starts are `stride` apart become columns whose elements are `step` apart.
 ///
 /// # Panics
 /// If a slice is too short for these rows and columns.
@@ -49,7 +50,7 @@ fn check([from, to]: [usize; 2], [stride, step]: [usize; 2], [rows, columns]: [u
     assert!(end(columns, step, rows) <= to, "a transposed matrix reaches outside its destination");
 }
 
-/// Transposes the part of a matrix in these rows and columns, element by element.
+/// Transposes the part of a matrix in the given rows and columns, element by element.
 fn part<E: Clone>(
     from: &[E],
     stride: usize,
@@ -76,7 +77,7 @@ mod avx {
     use crate::numeric::cpu_cache::FLOATS_PER_LINE;
     use std::arch::x86_64::*;
 
-    /// Number of columns transposed at a time, so few that the rows of two blocks stay in the first-level cache even if
+    /// Number of columns transposed at a time: so few that the rows of two blocks stay in the first-level cache even if
     /// they fall into the same sets.
     const WIDTH: usize = 4 * FLOATS_PER_LINE;
 
@@ -92,7 +93,8 @@ mod avx {
         [rows, columns]: [usize; 2],
     ) {
         let (from, to) = (from.as_ptr().cast::<f32>(), to.as_mut_ptr().cast::<f32>());
-        // A few cache lines of several rows are transposed while the same columns of the next rows are prefetched.
+        // Each pass of this loop transposes a few cache lines of each row, and prefetches the same columns of the next
+        // rows.
         for left in (0..columns).step_by(WIDTH) {
             let right = columns.min(left + WIDTH);
             for row in (0..rows).step_by(SIDE) {
@@ -103,7 +105,7 @@ mod avx {
                             _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(i * stride + column).cast());
                         }
                     }
-                    // SAFETY: the block's rows and columns are among the rows and columns that lie inside the slices.
+                    // SAFETY: the block is part of the matrix, which lies inside `from` and, transposed, inside `to`.
                     unsafe {
                         square(from.add(row * stride + column), stride, to.add(column * step + row), step)
                     };
@@ -121,7 +123,8 @@ mod avx {
     #[inline]
     unsafe fn square(from: *const f32, stride: usize, to: *mut f32, step: usize) {
         const HALF: usize = SIDE / 2;
-        // Loads halves of rows `i` and `i + 4` into one vector, which leaves blocks of four by four to transpose.
+        // Each vector holds a half of row `i` and a half of row `i + 4`, so that blocks of four by four remain to be
+        // transposed.
         let half = |i: usize, first: usize| {
             // SAFETY: the caller guarantees the conditions.
             let [upper, lower] =

@@ -1,5 +1,5 @@
 //! Element types, and the types that kernels compute in: 16-bit floats are widened to `f32` once per element, not once
-//! per operation; all other elements are computed in their own type.
+//! per operation; elements of all other types are computed in their own type.
 
 use super::dispatch::dispatch;
 use super::scalar::Real;
@@ -87,7 +87,7 @@ pub(crate) type ByteBlock = SmallVec<[u64; BLOCK * LARGEST / size_of::<u64>()]>;
 const LARGEST: usize = size_of::<Complex<f64>>();
 
 /// The element type of a [`Lane`] as a value, for code that is compiled once for all element types. Elements are passed
-/// as bytes; wide elements have the type that they are computed in.
+/// as bytes; wide elements are elements in the type that kernels compute in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneType {
     pub(crate) dtype: DType,
@@ -95,7 +95,7 @@ pub(crate) struct LaneType {
     pub(crate) size: usize,
     /// The size of a wide element in bytes.
     wide_size: usize,
-    /// True if elements are computed in their own type.
+    /// True if the elements are computed in their own type, without widening.
     pub(crate) is_native: bool,
 }
 
@@ -107,7 +107,8 @@ impl LaneType {
         LaneType { dtype, size, wide_size, is_native: dtype == wide }
     }
 
-    /// Returns the number of elements in this many bytes. A division would be slow; all sizes are powers of two.
+    /// Returns the number of elements that `bytes` bytes hold. It is computed without a division, which would be slow;
+    /// all sizes are powers of two.
     #[inline]
     pub(crate) fn count(self, bytes: usize) -> usize {
         bytes >> self.size.trailing_zeros()
@@ -158,13 +159,13 @@ impl LaneType {
         to
     }
 
-    /// Returns the elements `from` as wide elements, which are in `buffer` if they have to be converted.
+    /// Returns the elements `from` as wide elements, in `buffer` if they have to be converted.
     pub(crate) fn load<'a>(self, from: &'a [u8], buffer: &'a mut [u8]) -> &'a [u8] {
         if self.is_native { from } else { self.widen(from, buffer) }
     }
 
-    /// Calls `compute` to make wide elements, directly in `out` or, if they have to be narrowed into `out`, in
-    /// `buffer`.
+    /// Calls `compute` to write wide elements to `out` or, if they have to be narrowed, to `buffer`, and then narrows
+    /// them into `out`.
     pub(crate) fn store(self, out: &mut [u8], buffer: &mut [u8], compute: impl FnOnce(&mut [u8])) {
         if self.is_native {
             return compute(out);
@@ -186,8 +187,8 @@ impl LaneType {
     }
 }
 
-/// Evaluates an expression like `dispatch!` for the group `any`, but with unsigned `$T` for signed integers and for
-/// `bool`, for functions that give the same bits for both.
+/// Evaluates an expression like `dispatch!` for the group `any`, but with an unsigned type `$T` for signed integers and
+/// for `bool`. Used for functions whose results have the same bits for signed and unsigned elements.
 macro_rules! dispatch_unsigned {
     ($dtype:expr, $T:ident => $body:expr) => {
         $crate::numeric::dispatch::dispatch!(@arms $dtype, $T => $body;
@@ -218,7 +219,8 @@ pub(crate) fn narrowed<T: Lane>(wide: Tensor) -> Result<Tensor> {
     Ok(out)
 }
 
-/// Returns the tensor in the type that it is computed in: 16-bit floats as `float`, all others unchanged.
+/// Returns the tensor in the dtype that kernels compute in: 16-bit floats as `float`, tensors of all other dtypes
+/// unchanged.
 pub(crate) fn to_wide(x: &Tensor) -> Result<Tensor> {
     match x.dtype() {
         DType::Half => widened::<f16>(x),

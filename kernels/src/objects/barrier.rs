@@ -15,26 +15,26 @@ use rustc_hash::FxHashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A barrier resource.
+/// A resource that collects the components of keyed tuples and returns complete tuples.
 pub struct Barrier {
     name: Arc<str>,
     types: Vec<DType>,
     shapes: Vec<PartialShape>,
     state: Mutex<BarrierState>,
-    /// Complete tuples as queue elements: insertion number, key, components.
+    /// Complete tuples; each queue element holds the insertion number, the key and the components.
     ready: Queue,
 }
 
-/// The state of a barrier.
+/// The state of a barrier: the incomplete tuples, and whether the barrier is closed.
 struct BarrierState {
-    /// Insertion number of the next new keys; the insertion numbers order the complete tuples.
+    /// Insertion number of the next insertion with new keys; complete tuples are taken in the order of these numbers.
     next: i64,
     incomplete: FxHashMap<Bytes, IncompleteTuple>,
     is_closed: bool,
     cancels_pending: bool,
 }
 
-/// The components inserted so far under one key.
+/// The components that have been inserted under one key.
 struct IncompleteTuple {
     number: i64,
     components: Vec<Option<Tensor>>,
@@ -45,7 +45,7 @@ impl Resource for Barrier {
 }
 
 impl Barrier {
-    /// Returns an open, empty barrier for tuples of these components.
+    /// Returns an open, empty barrier for tuples with components of these dtypes and shapes.
     pub fn new(name: Arc<str>, types: Vec<DType>, shapes: Vec<PartialShape>) -> Barrier {
         let prefix = [(DType::Int64, PartialShape::scalar()), (DType::String, PartialShape::scalar())];
         let components = types.iter().copied().zip(shapes.iter().cloned());
@@ -66,12 +66,12 @@ impl Barrier {
         Barrier { name, types, shapes, state: Mutex::new(state), ready }
     }
 
-    /// Returns the dtypes of the components.
+    /// Returns the dtypes of a tuple's components.
     pub fn types(&self) -> &[DType] {
         &self.types
     }
 
-    /// Checks that a node with these components may share this barrier.
+    /// Checks that a node whose components have these dtypes and shapes may share the barrier.
     ///
     /// # Errors
     /// `InvalidArgument` if the dtypes or shapes differ.
@@ -94,7 +94,7 @@ impl Barrier {
         Ok(())
     }
 
-    /// Returns the number of complete tuples.
+    /// Returns the number of complete tuples that have not been taken.
     pub fn ready_size(&self) -> usize {
         self.ready.len()
     }
@@ -104,7 +104,7 @@ impl Barrier {
         self.state.lock().incomplete.len()
     }
 
-    /// Inserts component `index` of the tuples under these keys: row `i` of `values` belongs to key `i`.
+    /// Inserts component `index` of several tuples: row `i` of `values` belongs to the tuple with key `i` of `keys`.
     ///
     /// # Errors
     /// `InvalidArgument` if a key has the component already; `Cancelled` if the barrier is closed and a key is new.
@@ -142,7 +142,8 @@ impl Barrier {
         let values = rows::split(values)?;
         let declared = &self.shapes[index];
         if let Some(value) = values.iter().find(|value| !declared.accepts(value.shape())) {
-            // The message counts the components of a queue element, which begins with the insertion number and the key.
+            // The error message counts the components of a queue element, the first two of which are the insertion
+            // number and the key.
             device::invalid!(
                 "Shape mismatch in tuple component {}. Expected {declared}, got {}",
                 index + 2,
@@ -178,7 +179,7 @@ impl Barrier {
                 }
                 let components = vec![None; self.types.len()];
                 incomplete.insert(key.clone(), IncompleteTuple { number, components });
-                // All keys that are new in one insertion share an insertion number.
+                // All new keys of one insertion get the same insertion number.
                 *next = number.saturating_add(1);
             }
             let Some(of_key) = incomplete.get_mut(key) else { continue };
@@ -234,7 +235,7 @@ impl Barrier {
         self.ready.dequeue_many(step, requested, allow_small, done);
     }
 
-    /// Returns the numbers, the keys and the components of taken tuples, each as a batch.
+    /// Returns the insertion numbers, the keys and the components of taken tuples, each as one batch.
     pub fn batch(&self, elements: &[Element]) -> Result<impl Iterator<Item = Tensor> + use<>> {
         Ok(self.ready.batch(elements)?.into_iter())
     }

@@ -15,27 +15,27 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// The location of an event file, and the limits on buffered events.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Folder of the file.
+    /// The folder in which the file is created.
     pub folder: PathBuf,
-    /// Suffix of the file name, after the part that makes the name unique.
+    /// The end of the file name, after the part that makes the name unique.
     pub suffix: String,
-    /// Maximum number of buffered events.
+    /// Maximum number of buffered events; if one more is added, the buffer is written to the file.
     pub max_queue: usize,
     /// Maximum time between flushes; `None` is unlimited.
     pub flush_after: Option<Duration>,
 }
 
-/// An event file that steps write to; dropping it writes the buffered events.
+/// An event file to which steps write; dropping it writes the buffered events.
 pub struct EventFile {
     settings: Settings,
     /// The open file; `None` before [`EventFile::open`].
     open: Mutex<Option<OpenFile>>,
 }
 
-/// The writer of an open file.
+/// An open event file: its writer and the events not yet written.
 struct OpenFile {
     file: RecordWriter,
-    /// Buffered events.
+    /// Encoded events that have not been written to the file.
     buffered: Vec<Vec<u8>>,
     /// Time of the last flush.
     flushed: Instant,
@@ -55,7 +55,7 @@ impl EventFile {
         EventFile { settings, open: Mutex::default() }
     }
 
-    /// Creates the folder and the file unless the file is open.
+    /// Creates the folder and the file; does nothing if the file is open.
     pub fn open(&self) -> Result<()> {
         let mut open = self.open.lock();
         if open.is_some() {
@@ -83,7 +83,7 @@ impl EventFile {
         format!("events.out.tfevents.{seconds:010}.{host}.{process}.{number}{}", self.settings.suffix)
     }
 
-    /// Adds an event to the buffer, and writes the buffer if a limit is reached.
+    /// Adds an event to the buffer, and writes the buffer to the file if a limit is reached.
     pub fn write(&self, event: Vec<u8>) -> Result<()> {
         self.with_open(|open| {
             open.buffered.push(event);
@@ -92,7 +92,7 @@ impl EventFile {
         })
     }
 
-    /// Writes the buffered events.
+    /// Writes the buffered events to the file.
     pub fn flush(&self) -> Result<()> {
         self.with_open(OpenFile::flush)
     }
@@ -117,7 +117,7 @@ impl OpenFile {
 
 impl Drop for EventFile {
     fn drop(&mut self) {
-        // A failure cannot be reported here; callers that need to know it flush before.
+        // A failure cannot be reported here; callers that must detect failures call `flush` before they drop the file.
         if let Some(open) = self.open.get_mut() {
             let _ = open.flush();
         }
@@ -134,7 +134,7 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Returns an `Event` message with the current time, whose other fields `write` adds.
+/// Returns an `Event` message with the current time; `write` adds the other fields.
 pub fn event(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut event = Writer::new();
     event.double(1, now().as_secs_f64());

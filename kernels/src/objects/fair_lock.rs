@@ -1,5 +1,5 @@
-//! A fair lock: steps get the value in the order of their requests. A waiting request can be cancelled, and occupies
-//! no thread.
+//! A fair lock: steps get access to the value in the order of their requests. A waiting request can be cancelled, and
+//! occupies no thread.
 
 use device::attempt::{AttemptQueues, Progress};
 use device::cancel::Cancellation;
@@ -9,7 +9,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// A value and the queue of requests for it. The value is absent while a guard holds it.
+/// A value and the queue of requests for it. The value is absent while a guard owns it.
 pub struct FairLock<T> {
     shared: Arc<Shared<T>>,
 }
@@ -17,12 +17,13 @@ pub struct FairLock<T> {
 type Shared<T> = AttemptQueues<Option<T>, Option<T>>;
 
 impl<T: Default + Send + 'static> FairLock<T> {
-    /// Returns an unlocked value.
+    /// Returns a fair lock around `value`, unlocked.
     pub fn new(value: T) -> FairLock<T> {
         FairLock { shared: Arc::new(AttemptQueues::new(Some(value), 1)) }
     }
 
-    /// Passes a guard of the value to `done` when it is this request's turn. Cancelling `step` withdraws the request.
+    /// Passes a guard of the value to `done` after all earlier requests have released the value. Cancelling `step`
+    /// withdraws the request.
     pub fn lock(
         &self,
         step: &Arc<Cancellation>,
@@ -39,8 +40,8 @@ impl<T: Default + Send + 'static> FairLock<T> {
         self.shared.attempt(0, step, attempt, Box::new(give));
     }
 
-    /// Runs `act`, which must be short, on the value when it is this request's turn. Waiting requests run one after
-    /// the other without recursion, so their number does not grow the stack.
+    /// Runs `act`, which must be short, on the value after all earlier requests have released it. Waiting requests run
+    /// one after the other without recursion, so their number does not grow the stack.
     pub fn with<R: Send + 'static>(
         &self,
         step: &Arc<Cancellation>,
@@ -70,7 +71,8 @@ impl<T: Send + 'static> fmt::Debug for FairLock<T> {
     }
 }
 
-/// The value of a [`FairLock`] held by one request; dropping the guard passes the value to the next request.
+/// The exclusive access of one request to the value of a [`FairLock`]; dropping the guard passes the value to the next
+/// request.
 pub struct FairLockGuard<T: Default + Send + 'static> {
     shared: Arc<Shared<T>>,
     value: T,

@@ -1,4 +1,4 @@
-//! Operations on the elements of tensor arrays and tensor lists, by the memory space that holds the elements.
+//! Operations on the elements of tensor arrays and tensor lists, for each memory space that can hold the elements.
 
 use crate::numeric::copied::CopiedElement;
 use bytemuck::{Pod, PodCastError};
@@ -9,19 +9,19 @@ use device::{Error, Result};
 use graph::{DType, ResourceHandle, Shape, Tensor, Variant};
 use half::{bf16, f16};
 
-/// Creates, joins, cuts and adds tensors in one memory space. All elements of one array or list are in the same
-/// memory space.
+/// The operations of one memory space on tensors: creating zeros, adding, joining and cutting. All elements of one
+/// array or list are in the same memory space.
 pub trait Memory: Send + Sync + 'static {
     /// Returns a tensor of zeros.
     fn zeros(&self, ctx: &KernelContext<'_>, dtype: DType, shape: Shape) -> Result<Value>;
 
-    /// Adds a tensor of the same type and shape to `sum`.
+    /// Adds `by` to `sum`; both have the same dtype and shape.
     ///
     /// # Errors
     /// `InvalidArgument` for dtypes that have no addition.
     fn add(&self, ctx: &KernelContext<'_>, sum: &mut Value, by: &Value) -> Result<()>;
 
-    /// Returns a tensor of `shape` with the elements of all parts one after the other; the parts have as many
+    /// Returns a tensor of `shape` with the elements of all `parts`, one part after the other; the parts have as many
     /// elements as `shape`.
     fn joined<T: Item>(
         &self,
@@ -31,8 +31,8 @@ pub trait Memory: Send + Sync + 'static {
         shape: Shape,
     ) -> Result<Value>;
 
-    /// Cuts `whole` into consecutive tensors of the given shapes, which together have all of its elements, and passes
-    /// each to `put`.
+    /// Cuts `whole` into consecutive tensors of the given shapes, which together have as many elements as `whole`, and
+    /// passes each tensor to `put`.
     fn cut<T: Item>(
         &self,
         ctx: &KernelContext<'_>,
@@ -42,7 +42,7 @@ pub trait Memory: Send + Sync + 'static {
     ) -> Result<()>;
 }
 
-/// Host memory, which holds elements of any dtype.
+/// The operations in host memory, which can hold elements of any dtype.
 #[derive(Clone, Copy, Debug)]
 pub struct Host;
 
@@ -81,7 +81,7 @@ impl Memory for Host {
     }
 }
 
-/// Joins tensors as bytes if their elements have a fixed size, and otherwise as objects.
+/// Joins `parts` to one tensor, as bytes if their elements have a fixed size, and otherwise as objects.
 fn join(dtype: DType, shape: Shape, parts: &[&Tensor]) -> Result<Tensor> {
     match dtype {
         DType::String => join_as::<Bytes>(dtype, shape, parts),
@@ -104,10 +104,10 @@ fn join_as<E: CopiedElement>(dtype: DType, shape: Shape, parts: &[&Tensor]) -> R
     })
 }
 
-/// A function that takes the next part of a tensor that is cut.
+/// A function that receives the parts of a tensor that is cut, one at a time.
 type PutFn<'a> = dyn FnMut(Tensor) -> Result<()> + 'a;
 
-/// Cuts a tensor as bytes if its elements have a fixed size, and otherwise as objects.
+/// Cuts a tensor into `shapes` as bytes if its elements have a fixed size, and otherwise as objects.
 fn cut(whole: &Tensor, shapes: &mut dyn Iterator<Item = Shape>, put: &mut PutFn<'_>) -> Result<()> {
     match whole.dtype() {
         DType::String => cut_as::<Bytes>(whole, 1, shapes, put),
@@ -117,7 +117,7 @@ fn cut(whole: &Tensor, shapes: &mut dyn Iterator<Item = Shape>, put: &mut PutFn<
     }
 }
 
-/// Cuts a tensor, each of whose elements is `size` items of type `E`.
+/// Cuts a tensor into `shapes`; each element of the tensor is `size` items of type `E`.
 fn cut_as<E: CopiedElement>(
     whole: &Tensor,
     size: usize,
@@ -148,12 +148,13 @@ fn not_on_host_error() -> Error {
 
 fn add(sum: &mut Tensor, by: &Tensor) -> Result<()> {
     match sum.dtype() {
-        // Complex numbers are pairs of reals: real and imaginary parts add independently.
+        // A complex number is a pair of reals: its real and imaginary parts are added independently.
         DType::Float | DType::Complex64 => add_as::<f32>(sum, by, |a, b| a + b),
         DType::Double | DType::Complex128 => add_as::<f64>(sum, by, |a, b| a + b),
         DType::Half => add_as::<f16>(sum, by, |a, b| a + b),
         DType::BFloat16 => add_as::<bf16>(sum, by, |a, b| a + b),
-        // Integers wrap on overflow, like in the integer kernels, so signed integers can be added as unsigned ones.
+        // Additions of integers wrap on overflow, like in the integer kernels, so signed integers can be added as
+        // unsigned integers.
         DType::Int8 | DType::UInt8 => add_as::<u8>(sum, by, u8::wrapping_add),
         DType::Int16 | DType::UInt16 => add_as::<u16>(sum, by, u16::wrapping_add),
         DType::Int32 | DType::UInt32 => add_as::<u32>(sum, by, u32::wrapping_add),
@@ -162,7 +163,7 @@ fn add(sum: &mut Tensor, by: &Tensor) -> Result<()> {
     }
 }
 
-/// Adds elements as numbers of type `T`.
+/// Adds `by` to `sum`, element by element, as numbers of type `T`.
 fn add_as<T: Pod>(sum: &mut Tensor, by: &Tensor, plus: impl Fn(T, T) -> T) -> Result<()> {
     let by: &[T] = bytemuck::try_cast_slice(by.bytes()?).map_err(cast_error)?;
     let sum: &mut [T] = bytemuck::try_cast_slice_mut(sum.bytes_mut()?).map_err(cast_error)?;

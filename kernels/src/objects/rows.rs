@@ -17,7 +17,7 @@ pub fn split(batch: &Tensor) -> Result<Vec<Tensor>> {
     (0..count).map(|row| elements(batch, row * row_size, row_size, shape.clone())).collect()
 }
 
-/// Returns `count` elements from `start` on, as a tensor of `shape`.
+/// Returns elements `start..start + count` of a tensor as a tensor of `shape`.
 fn elements(of: &Tensor, start: usize, count: usize, shape: Shape) -> Result<Tensor> {
     let range = start..start + count;
     Ok(match of.dtype() {
@@ -35,8 +35,8 @@ fn element_size(dtype: DType) -> Result<usize> {
     dtype.size().ok_or_else(|| Error::unimplemented(format!("elements of {dtype} have no size")))
 }
 
-/// Stacks the rows into one tensor of shape `[rows.len()] + shape`; smaller rows are padded with zeros or empty
-/// strings.
+/// Stacks `rows` into one tensor of shape `[rows.len()] + shape`; rows smaller than `shape` are padded with zeros or
+/// empty strings.
 pub fn stack(rows: &[&Tensor], dtype: DType, shape: &Shape) -> Result<Tensor> {
     let out = Shape::new(&[&[rows.len()], shape.dims()].concat())?;
     let mut starts = Vec::with_capacity(rows.len());
@@ -84,15 +84,17 @@ pub fn stack(rows: &[&Tensor], dtype: DType, shape: &Shape) -> Result<Tensor> {
     }
 }
 
-/// Returns the contiguous runs of elements of `row` in a block of `shape` that starts at `start`: the row, the run's
-/// first element in the row and in the block, and its length.
+/// Returns the contiguous runs of elements of `row` when it is stored in a block of `shape`. Each run is the row, the
+/// index of its first element in the row and in the batch, and its length; `start` is the index of the block's first
+/// element in the batch.
 fn runs<'a>(
     row: &'a Tensor,
     shape: &Shape,
     start: usize,
 ) -> impl Iterator<Item = (&'a Tensor, usize, usize, usize)> + use<'a> {
     let rank = shape.rank();
-    // Trailing axes of equal size are contiguous in the row and in the block, and so is the axis before them.
+    // The run extends over the trailing axes that have equal sizes in the row and in the block, and over the axis
+    // before them.
     let same = (0..rank).rev().take_while(|&axis| row.shape()[axis] == shape[axis]).count();
     let outer = rank - same;
     let split = outer.saturating_sub(1);

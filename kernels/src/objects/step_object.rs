@@ -1,5 +1,5 @@
-//! Resources that live as long as a step, reached through handles. The form of a handle depends on the op's version: a
-//! resource, a pair of strings, or a reference to such a pair.
+//! Resources that are dropped at the end of their step, and the handles that refer to them. The form of a handle
+//! depends on the op's version: a resource, a pair of strings, or a reference to a pair of strings.
 
 use bytes::Bytes;
 use device::kernel::{KernelContext, KernelInit};
@@ -11,7 +11,8 @@ use graph::{DType, PartialShape, ResourceHandle, Shape, Tensor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Returns `<name>_<number>` with a fresh number, because each run of a node creates a new object.
+/// Returns `<name>_<number>` with a number that no earlier call has returned, because each run of a node creates a new
+/// object.
 pub(crate) fn unique_name(name: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("{name}_{}", NEXT.fetch_add(1, Ordering::Relaxed))
@@ -23,10 +24,10 @@ pub(crate) fn base_name(init: &KernelInit<'_>, attr: &str) -> Result<Arc<str>> {
     Ok(if name.is_empty() { init.node.name.clone() } else { name.into() })
 }
 
-/// Arbitrary hash code in the handles of step objects, which other kinds of resources do not have.
+/// An arbitrary hash code in the handles of step objects, by which they differ from the handles of other resources.
 const HASH_CODE: u64 = 0x5374_6570_4f62_6a65;
 
-/// Sets output 0 to the handle of an object, in the form of this kernel's op.
+/// Sets output 0 to the handle of an object, in the form that the kernel's op has.
 pub(crate) fn set_handle<T: Resource>(
     ctx: &mut KernelContext<'_>,
     kind: HandleKind,
@@ -66,7 +67,7 @@ pub(crate) enum HandleKind {
 }
 
 impl HandleKind {
-    /// Returns the kind of handle that the node's first output is.
+    /// Returns the kind of handle that the node has as its first output.
     pub(crate) fn of_output(init: &KernelInit<'_>) -> HandleKind {
         match init.outputs.first() {
             Some(port) if port.is_ref => HandleKind::Ref,

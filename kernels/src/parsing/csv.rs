@@ -37,7 +37,7 @@ pub(super) fn decode(init: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(move |ctx| columns_of(ctx, &format))
 }
 
-/// The values of a column read so far.
+/// The values of one output column read so far, by dtype.
 enum Column {
     Float(Vec<f32>),
     Double(Vec<f64>),
@@ -133,7 +133,7 @@ fn parse_integer<T: FromStr>(text: &str) -> Option<T> {
     text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\x0b').parse().ok()
 }
 
-/// Parses a field as a scalar of the dtype; `None` if the field is not a value of it.
+/// Parses a field as a scalar of the dtype; `None` if the field is not a valid value of the dtype.
 pub(crate) fn scalar(field: &Bytes, dtype: DType) -> Option<Tensor> {
     let text = String::from_utf8_lossy(field);
     match dtype {
@@ -164,7 +164,7 @@ impl Format {
                 fields.push(field);
             }
             number += 1;
-            // The field ends at a delimiter, which another field follows, or at the end of the record.
+            // The field ends at a delimiter, after which another field begins, or at the end of the record.
             if at >= record.len() {
                 return Ok(fields);
             }

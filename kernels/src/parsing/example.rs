@@ -8,13 +8,13 @@ use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::{Error, Result};
 use graph::{DType, PartialShape, Tensor};
 
-/// A sparse or ragged feature, which has as many values as the example gives.
+/// A sparse or ragged feature, whose number of values differs between examples.
 struct VaryingFeature {
     key: Bytes,
     dtype: DType,
 }
 
-/// A dense feature of a known shape; only the first dimension may be unknown.
+/// A dense feature of a known rank, of which only the first dimension may have an unknown size.
 struct DenseFeature {
     key: Bytes,
     dtype: DType,
@@ -24,7 +24,8 @@ struct DenseFeature {
 }
 
 impl DenseFeature {
-    /// Returns the number of elements per index of the unknown first dimension; `None` if all dimensions are known.
+    /// Returns the product of all dimensions but the first if the first dimension is unknown; `None` if all dimensions
+    /// are known.
     fn stride(&self) -> Option<usize> {
         let dims = self.shape.dims()?;
         match dims.split_first() {
@@ -42,7 +43,7 @@ struct RequestedFeatures {
     split_types: Vec<DType>,
 }
 
-/// The dtypes and shapes given by attributes, the same for all steps.
+/// The dtypes and shapes of features, which attributes give for all steps.
 struct FeatureTypes {
     sparse: Vec<DType>,
     dense: Vec<DType>,
@@ -83,8 +84,8 @@ impl FeatureTypes {
         Ok(types)
     }
 
-    /// Returns the features to parse: these dtypes with the keys `sparse`, `dense` and `ragged`, and the defaults of
-    /// dense features in the inputs from `first` on.
+    /// Returns the features to parse, with the dtypes of `self`, the keys `sparse`, `dense` and `ragged`, and the
+    /// defaults of dense features in the inputs from index `first` on.
     fn requested(
         &self,
         ctx: &KernelContext<'_>,

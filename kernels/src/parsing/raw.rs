@@ -1,17 +1,17 @@
-//! DecodeRaw: numbers from strings that hold their bytes.
+//! DecodeRaw and DecodePaddedRaw: tensors of numbers from strings that hold the numbers' bytes.
 
 use device::Result;
 use device::kernel::{Kernel, KernelInit};
 use graph::{DType, Shape, Tensor};
 
-/// Returns the bytes of an element, and the bytes of the unit whose order is swapped: a complex number has two such
-/// units.
+/// Returns the size in bytes of an element and of the unit whose byte order is swapped: half an element if it is
+/// complex, else a whole one.
 fn sizes(dtype: DType) -> (usize, usize) {
     let size = dtype.size().unwrap_or(1);
     (size, if dtype.is_complex() { size / 2 } else { size })
 }
 
-/// Converts big-endian numbers to little-endian ones, and booleans to 0 or 1.
+/// Reverses the bytes of each number unless `is_little` is set, and converts booleans to 0 or 1.
 fn normalize(bytes: &mut [u8], dtype: DType, is_little: bool) {
     if !is_little {
         bytes.chunks_exact_mut(sizes(dtype).1).for_each(<[u8]>::reverse);
@@ -21,7 +21,8 @@ fn normalize(bytes: &mut [u8], dtype: DType, is_little: bool) {
     }
 }
 
-/// Makes the kernel of DecodeRaw: strings of equal length; the output's last axis indexes the numbers of a string.
+/// Makes the kernel of DecodeRaw: the strings must have equal lengths, and the output's last axis indexes the numbers
+/// of a string.
 pub(super) fn decode(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.attr::<DType>("out_type")?;
     let is_little = init.attr::<bool>("little_endian")?;

@@ -1,4 +1,4 @@
-//! Compares parsed tensors with TensorFlow's for the same bytes.
+//! Compares parsed tensors with the tensors that TensorFlow parses from the same bytes.
 
 use crate::testing::run_op;
 use bytes::Bytes;
@@ -64,7 +64,8 @@ fn columns_of_csv() -> Result<()> {
     Ok(())
 }
 
-/// Returns a serialized example; each feature is a key, the field number of the list's kind, and the encoded list.
+/// Returns a serialized example. Each feature is a key, the field number of its list in `Feature`, and the encoded
+/// list.
 fn example(features: &[(&str, u32, &[u8])]) -> Vec<u8> {
     let mut example = Writer::new();
     example.message(1, |all| {

@@ -1,4 +1,4 @@
-//! The axes of a bias addition.
+//! The axes of a bias addition: a bias per index of the channel axis.
 
 use device::Result;
 use graph::Shape;

@@ -23,8 +23,8 @@ impl CropMethod {
     }
 }
 
-/// Returns, for each box, the index of the image that it crops, checked against the batch size. Images have the shape
-/// `[batch, rows, columns, channels]`; `crop` is the rows and columns of a crop.
+/// Returns, for each box, the index of the image that it crops, which must be less than the batch size. Images have the
+/// shape `[batch, rows, columns, channels]`; `crop` holds the rows and columns of a crop.
 pub fn images_of(
     boxes: &Shape,
     index: &Tensor,
@@ -75,7 +75,7 @@ pub fn image_size(ctx: &KernelContext<'_>) -> Result<Shape> {
     Ok(Shape::from_i64(&size.to_i64s()?)?)
 }
 
-/// Returns the rows and columns of the crops whose gradient has the shape `grads`.
+/// Returns the rows and columns of the crops, given the shape `grads` of their gradient.
 pub fn grad_crop(grads: &Shape, channels: usize, boxes: &Shape) -> Result<[usize; 2]> {
     let count = boxes.first().copied().unwrap_or(0);
     match *grads.dims() {
@@ -86,25 +86,26 @@ pub fn grad_crop(grads: &Shape, channels: usize, boxes: &Shape) -> Result<[usize
     }
 }
 
-/// The limits of a non-maximum suppression: the number of boxes to select, and the overlaps and scores that drop a box.
+/// The limits of a non-maximum suppression: the maximum number of boxes to select, and the bounds of overlaps and
+/// scores beyond which a box is dropped.
 #[derive(Debug)]
 pub struct SuppressionLimits {
-    /// The maximum number of boxes to select.
+    /// The maximum number of boxes that are selected.
     pub most: usize,
-    /// The overlap above which a box is dropped.
+    /// The overlap with a selected box above which a box is dropped.
     pub overlap: f32,
     /// The score that a selected box must exceed.
     pub score: f32,
-    /// The width of the Gaussian by which overlaps lower scores; 0 if overlapping boxes are dropped instead.
+    /// The width of the Gaussian weight by which an overlap lowers a score; 0 if overlapping boxes are dropped instead.
     pub(crate) sigma: f32,
-    /// The function that rounds a number to the dtype of the scores.
+    /// The function that rounds a number to the precision of the scores' dtype.
     pub(crate) rounded: fn(f32) -> f32,
 }
 
 impl SuppressionLimits {
-    /// Reads `inputs`, the inputs after the boxes and the scores of type `dtype`: the maximum number of boxes to
-    /// select, the overlap above which boxes are dropped, and, in later versions of the op, the score to exceed and the
-    /// width by which overlaps lower scores.
+    /// Reads the limits from `inputs`, which follow the boxes and the scores of type `dtype`: the maximum number of
+    /// boxes to select, the overlap above which boxes are dropped, and, in later versions of the op, the score to
+    /// exceed and the width of the Gaussian by which overlaps lower scores.
     pub fn of(dtype: DType, inputs: &[&Tensor]) -> Result<SuppressionLimits> {
         let [most, overlap, others @ ..] = inputs else {
             return Err(Error::internal("no thresholds"));
@@ -119,14 +120,14 @@ impl SuppressionLimits {
         Ok(SuppressionLimits { most, overlap, score, sigma, rounded: rounding(dtype) })
     }
 
-    /// Returns the factor of the squared overlap in the exponent of the weight that lowers a score; 0 if
+    /// Returns the factor of the squared overlap in the exponent of the Gaussian weight that lowers a score; 0 if
     /// overlapping boxes are dropped instead.
     pub fn scale(&self) -> f32 {
         if self.sigma > 0.0 { (self.rounded)(-0.5 / self.sigma) } else { 0.0 }
     }
 }
 
-/// Returns the function that rounds a number to `dtype`.
+/// Returns the function that rounds a number to the precision of `dtype`.
 pub(crate) fn rounding(dtype: DType) -> fn(f32) -> f32 {
     if dtype == DType::Half { |v| f16::from_f32(v).to_f32() } else { |v| v }
 }
@@ -170,7 +171,7 @@ pub(crate) fn check_scores(scores: &Shape, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of boxes, checked to equal the number of scores.
+/// Returns the number of boxes, after checking that there are as many scores.
 pub fn box_count(boxes: &Shape, scores: &Shape) -> Result<usize> {
     let &[count, 4] = boxes.dims() else {
         device::invalid!("boxes must be 2-D with 4 columns, got shape {boxes}");

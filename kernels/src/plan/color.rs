@@ -3,7 +3,7 @@
 use device::{Error, Result};
 use graph::{Code, Shape};
 
-/// Checks that pixels have three channels; `code` is the error's code if they do not.
+/// Returns an error with code `code` unless the pixels, the last axis, have three channels.
 pub fn check_colours(x: &Shape, code: Code) -> Result<()> {
     match x.last() {
         None => device::invalid!("input must be at least 1D{x}"),

@@ -1,4 +1,4 @@
-//! Layouts of concatenated and stacked tensors, and of the parts of split ones.
+//! Layouts of concatenated and stacked tensors, and of the parts into which tensors are split.
 
 use device::kernel::KernelContext;
 use device::{Error, Result, invalid};
@@ -7,8 +7,8 @@ use graph::{DType, Shape};
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// The layout of a concatenation: each of the `prefix` rows of the result is one row of every input, and `rows`
-/// holds the elements that each input contributes to a row.
+/// The layout of a concatenation: each of the `prefix` rows of the result is one row of every input, and `rows` holds
+/// the number of elements that each input contributes to a row.
 #[derive(Debug)]
 pub struct ConcatLayout {
     pub shape: Shape,
@@ -19,7 +19,7 @@ pub struct ConcatLayout {
 /// Returns the layout of `values`, inputs that are concatenated along the axis in input `axis`.
 pub fn concat_layout(ctx: &KernelContext<'_>, values: Range<usize>, axis: usize) -> Result<ConcatLayout> {
     let axis_input = ctx.input(axis)?;
-    // Old clients send the axis as a vector of one element.
+    // Old clients pass the axis as a vector of one element.
     let (&[axis], 0 | 1) = (axis_input.to_i64s()?.as_slice(), axis_input.shape().rank()) else {
         invalid!(
             "ConcatOp : Concat dim tensor should be a scalar integer, but got shape {}",
@@ -89,7 +89,7 @@ pub struct SplitPlan {
     pub input: usize,
     pub at: usize,
     pub sizes: SmallVec<[usize; 8]>,
-    /// Set if the outputs lack the split axis, along which each output takes one index.
+    /// Set if the outputs lack the split axis; each output then takes one index of it.
     pub(crate) drops_axis: bool,
 }
 
@@ -129,7 +129,7 @@ fn split_axis(ctx: &KernelContext<'_>, value: usize, axis: usize) -> Result<usiz
     })
 }
 
-/// Returns the split of `Split`, into equal parts.
+/// Returns the plan of `Split`, which splits input 1 into equal parts.
 pub fn split(ctx: &KernelContext<'_>) -> Result<SplitPlan> {
     ctx.scalar(0, "split_dim")?;
     let at = split_axis(ctx, 1, 0)?;
@@ -142,7 +142,7 @@ pub fn split(ctx: &KernelContext<'_>) -> Result<SplitPlan> {
     Ok(SplitPlan { input: 1, at, sizes: SmallVec::from_elem(size / num, num), drops_axis: false })
 }
 
-/// Returns the split of `SplitV`, into parts of the sizes in input 1, of which one may be -1.
+/// Returns the plan of `SplitV`, which splits input 0 into parts of the sizes in input 1, one of which may be -1.
 pub fn split_v(ctx: &KernelContext<'_>) -> Result<SplitPlan> {
     let at = split_axis(ctx, 0, 2)?;
     let requested = ctx.input(1)?;

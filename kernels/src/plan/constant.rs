@@ -5,7 +5,7 @@ use device::kernel::KernelContext;
 use device::{Result, invalid};
 use graph::Shape;
 
-/// Returns the shape of a tensor whose diagonal is input 0.
+/// Returns the shape of the `Diag` of input 0: the dimensions of input 0, twice.
 pub fn with_diagonal(ctx: &KernelContext<'_>) -> Result<Shape> {
     let input = ctx.shape(0)?;
     if input.rank() == 0 {

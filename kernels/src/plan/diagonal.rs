@@ -1,4 +1,4 @@
-//! Pairs the elements of batches of matrices with those of their packed diagonals.
+//! The pairing of the elements of batches of matrices with the elements of their packed diagonals.
 
 use device::kernel::{KernelContext, KernelInit};
 use device::{Error, Result, invalid};
@@ -13,7 +13,7 @@ pub enum OpVersion {
     Third,
 }
 
-/// The operation of a diagonal op.
+/// The operation that an op on diagonals performs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiagonalOp {
     /// `MatrixDiag`: creates matrices from diagonals.
@@ -24,8 +24,9 @@ pub enum DiagonalOp {
     Set,
 }
 
-/// A range of diagonals, numbered upwards from the main diagonal 0, and the side to which shorter diagonals above and
-/// below it are aligned when packed in rows.
+/// A range of diagonals, numbered upwards from the main diagonal 0. Packed diagonals are rows of equal length;
+/// `left_above` and `left_below` say whether shorter diagonals above and below the main diagonal are aligned to the
+/// left.
 #[derive(Clone, Copy)]
 struct DiagonalBand {
     lower: i64,
@@ -35,18 +36,18 @@ struct DiagonalBand {
 }
 
 impl DiagonalBand {
-    /// Returns the number of diagonals.
+    /// Returns the number of diagonals in the range.
     fn count(&self) -> usize {
         (self.upper - self.lower + 1) as usize
     }
 
-    /// Returns the length of the longest diagonal of a matrix of this size.
+    /// Returns the length of the longest diagonal of the range in a matrix of `rows` rows and `columns` columns.
     fn longest(&self, rows: usize, columns: usize) -> usize {
         let (rows, columns) = (rows as i64, columns as i64);
         (rows + self.upper.min(0)).min(columns - self.lower.max(0)).max(0) as usize
     }
 
-    /// Returns an error unless all diagonals lie in a matrix of this size.
+    /// Returns an error unless all diagonals of the range lie in a matrix of `rows` rows and `columns` columns.
     fn check(&self, rows: usize, columns: usize) -> Result<()> {
         for (name, k) in [("lower_diag_index", self.lower), ("upper_diag_index", self.upper)] {
             if k != 0 && !(-(rows as i64) < k && k < columns as i64) {
@@ -71,12 +72,12 @@ impl DiagonalBand {
     }
 }
 
-/// A diagonal op with its attributes.
+/// An op on diagonals: its version, its operation, and its alignment of shorter diagonals.
 #[derive(Clone, Copy, Debug)]
 pub struct Diagonals {
     form: OpVersion,
     work: DiagonalOp,
-    /// Set if shorter diagonals above, and below, the main one are aligned to the left.
+    /// True if shorter diagonals above the main diagonal are aligned to the left, and the same for diagonals below it.
     sides: (bool, bool),
 }
 
@@ -101,22 +102,22 @@ impl Diagonals {
     }
 }
 
-/// The pairing of the elements of a batch of matrices with those of their packed diagonals.
+/// The pairs of elements of a batch of matrices and elements of their packed diagonals.
 #[derive(Debug)]
 pub struct DiagonalPlan {
     /// The shape of the output.
     pub shape: Shape,
     /// For each element of the diagonals, its index in the matrix and its index in the packed diagonals.
     pub places: Vec<(usize, usize)>,
-    /// The number of elements of a matrix.
+    /// The number of elements of each matrix.
     pub matrix: usize,
-    /// The number of elements of a matrix's packed diagonals.
+    /// The number of elements of the packed diagonals of each matrix.
     pub packed: usize,
     /// The input whose value fills the elements outside the diagonals; zero if `None`.
     pub padding: Option<usize>,
 }
 
-/// Returns the band of diagonals given by input `at`, or the main diagonal for the first version of the op.
+/// Returns the range of diagonals given by input `at`; for the first version of the op, the main diagonal.
 fn band(
     ctx: &KernelContext<'_>,
     at: usize,
@@ -146,7 +147,8 @@ fn band(
     Ok(DiagonalBand { lower, upper, left_above, left_below })
 }
 
-/// Returns `at`, the index of the input with the padding value; `None` for the first version, which has no such input.
+/// Returns `at`, the index of the input with the padding value; returns `None` for the first version of the op, which
+/// has no padding value.
 fn padding(ctx: &KernelContext<'_>, at: usize, form: OpVersion) -> Result<Option<usize>> {
     if form == OpVersion::First {
         return Ok(None);
@@ -197,7 +199,7 @@ fn diag(ctx: &KernelContext<'_>, form: OpVersion, sides: (bool, bool)) -> Result
         );
     }
     let (rows, columns) = (rows as usize, columns as usize);
-    // Unlike in `MatrixDiagPart`, the padding value may not be a vector of one element.
+    // The padding value may not be a vector of one element, unlike in `MatrixDiagPart`.
     if form != OpVersion::First && ctx.shape(4)?.rank() != 0 {
         invalid!("padding_value must be a scalar, not shape {}", ctx.shape(4)?);
     }

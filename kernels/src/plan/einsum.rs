@@ -19,8 +19,8 @@ pub fn equation(init: &KernelInit<'_>) -> Result<Equation> {
     Ok(equation)
 }
 
-/// The label of an axis: a character of the equation or, for an axis in the ellipsis, -1 for the last, -2 for the one
-/// before, and so on.
+/// The label of an axis: a character of the equation. The axes in the ellipsis have the labels -1 for the last axis, -2
+/// for the axis before it, and so on.
 type Label = i32;
 
 /// The size of the axis of each label.
@@ -46,12 +46,12 @@ fn labels(term: &[char], rank: usize) -> Result<Vec<Label>> {
 /// Axes from the outermost to the innermost, each with its size and its stride in elements.
 pub type Axes = SmallVec<[(usize, usize); 6]>;
 
-/// The plan for an einsum of tensors of certain shapes. Each operand is reordered, and summed over the labels that
-/// neither the other operand nor the result has. Two operands are then multiplied as batches of matrices, and the
+/// The plan of an einsum for operands of given shapes. Each operand is reordered, and summed over the labels that occur
+/// neither in the other operand nor in the result. Two operands are then multiplied as batches of matrices, and the
 /// resulting elements are stored in the output.
 #[derive(Debug)]
 pub struct EinsumPlan {
-    /// The layout of each operand.
+    /// For each operand, the layout in which its elements are read.
     pub operands: SmallVec<[OperandAxes; 2]>,
     /// The numbers of batches, rows, summed elements and columns of the matrix product; `None` for a single operand.
     pub product: Option<[usize; 4]>,
@@ -65,14 +65,14 @@ pub struct EinsumPlan {
 /// The layout in which an operand's elements are read.
 #[derive(Debug)]
 pub struct OperandAxes {
-    /// The axes of the packed operand.
+    /// The axes of the operand that are kept, in the order of the packed operand.
     pub kept: Axes,
-    /// The axes that are summed over.
+    /// The axes of the operand that are summed over.
     pub summed: Axes,
 }
 
 impl EinsumPlan {
-    /// Plans an equation for operands of these shapes.
+    /// Plans the einsum `equation` for operands of the given shapes.
     pub fn new(equation: &Equation, shapes: &[&Shape]) -> Result<EinsumPlan> {
         let mut sizes = Sizes::default();
         let mut operands: SmallVec<[Vec<Label>; 2]> = SmallVec::new();
@@ -139,7 +139,7 @@ impl EinsumPlan {
         Ok(EinsumPlan { operands: layouts, product, shape, to })
     }
 
-    /// Returns the number of elements stored in the output; all other elements of the output are zeros.
+    /// Returns the number of elements that are stored in the output; the remaining elements of the output are zeros.
     pub fn results(&self) -> usize {
         self.to.iter().map(|axis| axis.0).product()
     }

@@ -26,7 +26,7 @@ pub fn lengths(ctx: &KernelContext<'_>, axes: usize) -> Result<Vec<usize>> {
     lengths.iter().map(length).collect()
 }
 
-/// Checks that the innermost axes of `shape` have at least these lengths, unless they are empty.
+/// Checks that each of the innermost axes of `shape` has at least its length in `lengths`, unless the axis is empty.
 pub fn check_lengths(shape: &[usize], lengths: &[usize]) -> Result<()> {
     let first = shape.len() - lengths.len();
     for (axis, &len) in (first..).zip(lengths) {

@@ -1,4 +1,4 @@
-//! Ops of a fused node that run one after another, each with the kernel of its device.
+//! Ops of a fused node that run one after another, each with its own kernel for the device.
 
 pub mod chain;
 
@@ -10,8 +10,8 @@ use graph::{AttrValue, DType, Node};
 use smallvec::SmallVec;
 use std::fmt;
 
-/// An op of a fused node. The op's first input is the result of the previous op; the others are inputs of the fused
-/// node.
+/// An op of a fused node. The first input of the op is the result of the previous op; its other inputs are inputs of
+/// the fused node.
 pub struct FusedOp {
     /// The op as an unfused node, for the context of the op's kernel.
     pub node: Node,
@@ -29,7 +29,7 @@ impl fmt::Debug for FusedOp {
 }
 
 impl FusedOp {
-    /// Makes the op `op`, with its kernel, of a fused node.
+    /// Makes the op named `op` of a fused node, with its kernel.
     pub(crate) fn new(
         init: &KernelInit<'_>,
         op: &str,
@@ -50,7 +50,7 @@ impl FusedOp {
     }
 }
 
-/// Returns the node's attributes with these names.
+/// Returns the attributes of the node that have these names.
 pub(crate) fn copied(
     init: &KernelInit<'_>,
     names: &[&'static str],
@@ -64,8 +64,8 @@ pub(crate) fn texts(init: &KernelInit<'_>, name: &str) -> Result<Vec<String>> {
     Ok(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
 }
 
-/// Returns the ops that the attribute `fused_ops` names; they follow a first op that takes `first` inputs of the
-/// node.
+/// Returns the ops that the attribute `fused_ops` names, which follow the first op of the fused node; the first op
+/// takes `first` inputs.
 ///
 /// # Errors
 /// `Unimplemented` naming an unknown op; `InvalidArgument` if the ops take more or fewer inputs than the node has.
@@ -76,10 +76,10 @@ pub fn fused_ops(init: &KernelInit<'_>, first: usize) -> Result<Vec<FusedOp>> {
     Ok(then)
 }
 
-/// Number of inputs of a batch normalisation without fused ops.
+/// Number of inputs of a batch normalisation without the ops that follow it.
 pub const NORMALIZATION_INPUTS: usize = 5;
 
-/// Returns the ops of a `_FusedBatchNormEx` after its normalisation: the sum with the side input, and the
+/// Returns the ops that follow the normalisation in a `_FusedBatchNormEx`: the sum with the side input, and the
 /// activation.
 ///
 /// # Errors
@@ -107,7 +107,7 @@ pub(crate) fn check_inputs(init: &KernelInit<'_>, first: usize, then: &[FusedOp]
     Ok(())
 }
 
-/// Makes an op that follows the first op of a fused node.
+/// Makes an op that follows the first op of a fused node: it takes the previous result as its first input.
 fn follower(init: &KernelInit<'_>, op: &str) -> Result<FusedOp> {
     let element = init.attr::<DType>("T")?;
     let mut attrs = vec![("T", element.into())];

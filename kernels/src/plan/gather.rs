@@ -1,8 +1,8 @@
-//! Positions of elements, for error messages.
+//! The text of an element's position in a tensor, for error messages.
 
 use smallvec::SmallVec;
 
-/// Returns the text `name[i, j, …]` for element number `i` of a tensor of this shape, for error messages.
+/// Returns the text `name[i, j, …]` for the element with index `i` of a tensor of shape `shape`, for error messages.
 pub(crate) fn position(name: &str, shape: &[usize], mut i: usize) -> String {
     if shape.is_empty() {
         return name.to_owned();

@@ -4,11 +4,12 @@ use device::Result;
 use device::kernel::KernelContext;
 use graph::DType;
 
-/// Groups of four random numbers by which a generator advances per skipped number, as many as are reserved per drawn
-/// number.
+/// Number of groups of four random numbers by which a generator's state advances for each skipped number: as many as
+/// are reserved for each drawn number.
 const SKIPPED: u64 = 256;
 
-/// Returns the number of groups of four random numbers to skip; input 2 is the number of drawn numbers to skip.
+/// Returns the number of groups of four random numbers by which the state advances; input 2 is the number of drawn
+/// numbers to skip.
 pub fn groups_to_skip(ctx: &KernelContext<'_>) -> Result<u64> {
     let delta = ctx.input(2)?;
     if delta.shape().rank() != 0 {

@@ -1,4 +1,4 @@
-//! Bins of histograms, and the inputs of the ops that count into them.
+//! The bins of histograms, and the inputs of the ops that count values per bin.
 
 use crate::numeric::dispatch::dispatch;
 use device::kernel::{KernelContext, KernelInit};
@@ -30,7 +30,7 @@ pub struct Bins {
 }
 
 impl Bins {
-    /// Reads the number of bins from input 2, and the range of values that they cover from input 1.
+    /// Reads the range of values that all bins cover from input 1, and the number of bins from input 2.
     pub fn of(ctx: &KernelContext<'_>) -> Result<Bins> {
         let (range, bins) = (ctx.input(1)?, ctx.input(2)?);
         if range.shape().rank() != 1 || range.num_elements() != 2 {
@@ -54,21 +54,21 @@ impl Bins {
     }
 }
 
-/// The sizes of the numbers that `Bincount` counts; the rows of a matrix are counted separately.
+/// The sizes of the inputs of `Bincount`; each row of a matrix is counted separately.
 #[derive(Debug)]
 pub struct BincountInputs {
-    /// The number of rows of a matrix; `None` if all numbers are counted together.
+    /// The number of rows of the input matrix; `None` if all elements of the input are counted together.
     pub(crate) rows: Option<usize>,
-    /// The number of numbers in a row.
+    /// The number of elements per row of the input, each of which adds to a bin.
     pub columns: usize,
-    /// The number of bins that the numbers of a row are counted into.
+    /// The number of bins for each row, or for the whole input.
     pub bins: usize,
-    /// Set if the numbers have weights.
+    /// Set if each counted element has a weight.
     pub is_weighted: bool,
 }
 
 impl BincountInputs {
-    /// Checks the inputs of `Bincount` or `DenseBincount`.
+    /// Checks the inputs of `Bincount` or `DenseBincount`, and returns their sizes.
     pub fn of(ctx: &KernelContext<'_>) -> Result<BincountInputs> {
         let (input, size, weights) = (ctx.shape(0)?, ctx.input(1)?, ctx.shape(2)?);
         let dense = ctx.node().op.name() == "DenseBincount";
@@ -96,7 +96,7 @@ impl BincountInputs {
         Ok(BincountInputs { rows, columns, bins, is_weighted })
     }
 
-    /// Returns the shape of the counts.
+    /// Returns the output's shape: one count per bin, for each row if rows are counted separately.
     pub fn shape(&self) -> Result<Shape> {
         Ok(match self.rows {
             Some(rows) => Shape::new(&[rows, self.bins])?,
@@ -105,7 +105,7 @@ impl BincountInputs {
     }
 }
 
-/// Returns the elements per row of the sorted sequences in input 0 and of the values in input 1.
+/// Returns the number of elements per row of the sorted sequences in input 0, and of the values in input 1.
 pub fn widths(ctx: &KernelContext<'_>, dtype: DType) -> Result<[usize; 2]> {
     let (sorted, values) = (ctx.shape(0)?, ctx.shape(1)?);
     let (&[rows, width], &[value_rows, count]) = (sorted.dims(), values.dims()) else {

@@ -5,18 +5,19 @@ use device::Error;
 /// The kinds of non-finite values that occur in a tensor.
 #[derive(Default, Debug)]
 pub struct NonFiniteKinds {
-    /// Set if there is a NaN.
+    /// Set if the tensor contains NaN.
     pub nan: bool,
-    /// Set if there is an infinity of either sign.
+    /// Set if the tensor contains an infinity of either sign.
     pub infinite: bool,
-    /// Set if there is a negative infinity.
+    /// Set if the tensor contains negative infinity.
     pub negative: bool,
-    /// Set if there is a positive infinity.
+    /// Set if the tensor contains positive infinity.
     pub positive: bool,
 }
 
 impl NonFiniteKinds {
-    /// Returns the error that names these kinds of values; `signed` distinguishes positive and negative infinities.
+    /// Returns the error that names the kinds of values that occur; if `signed`, positive and negative infinities are
+    /// named separately.
     pub fn error(&self, message: &str, signed: bool) -> Error {
         let kinds = match &(if signed { self.signed() } else { self.unsigned() })[..] {
             [a, b, c] => format!("{a}, {b}, and {c}"),

@@ -30,7 +30,8 @@ pub fn check_systems(a: &Shape, b: &Shape) -> Result<()> {
     Ok(())
 }
 
-/// Returns the plan that broadcasts the batches of the triangular matrices `a` and of the right-hand sides `b`.
+/// Returns the plan that broadcasts the batch dimensions of the triangular matrices `a` and of the right-hand sides
+/// `b`.
 pub fn triangular_plan(a: &Shape, b: &Shape) -> Result<Plan> {
     let ((a_batch, rows), (b_batch, [right_rows, _])) = (square(a)?, matrices(b)?);
     if rows != right_rows {

@@ -4,10 +4,10 @@ use crate::numeric::broadcast::Plan;
 use device::{Error, Result};
 use graph::Shape;
 
-/// A function that checks the ranks of both inputs and returns the plan that pairs their batches.
+/// A function that checks the ranks of both inputs and returns the plan that pairs the matrices of both batches.
 pub type Batches = fn(&Shape, &Shape) -> Result<Plan>;
 
-/// Checks that both inputs are matrices, and returns the plan of a single product.
+/// Checks that both inputs are matrices, and returns the plan of their single product.
 pub fn single(x: &Shape, y: &Shape) -> Result<Plan> {
     for (i, s) in [x, y].into_iter().enumerate() {
         if s.rank() != 2 {

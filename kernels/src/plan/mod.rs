@@ -1,5 +1,5 @@
-//! Parts of kernels that do not depend on the device: checks of arguments, plans of shapes and layouts, and kernels
-//! that are generic over the memory of their tensors. The kernels of CPUs and of GPUs share them.
+//! The device-independent parts of kernels: checks of arguments, plans of shapes and layouts, and kernels that are
+//! generic over the memory of their tensors. The kernels of CPUs and of GPUs share them.
 
 pub mod bias;
 pub mod boxes;

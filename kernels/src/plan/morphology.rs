@@ -1,4 +1,4 @@
-//! Sizes of a dilation.
+//! The sizes of the images and filters of the dilation ops.
 
 use device::Result;
 use device::kernel::KernelContext;

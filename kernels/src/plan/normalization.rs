@@ -4,7 +4,7 @@ use device::kernel::KernelInit;
 use device::{Error, Result};
 use graph::Shape;
 
-/// The attributes of an LRN op.
+/// The attributes of the ops `LRN` and `LRNGrad`.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalNorm {
     pub radius: usize,
@@ -39,7 +39,7 @@ pub fn channels(x: &Shape) -> Result<usize> {
     }
 }
 
-/// Checks that the inputs of a gradient have the same shape, and returns their number of channels.
+/// Checks that the three inputs of a gradient have the same shape, and returns their number of channels.
 pub fn common_channels(dy: &Shape, x: &Shape, y: &Shape) -> Result<usize> {
     let channels = channels(dy)?;
     if x != dy || y != dy {

@@ -1,4 +1,4 @@
-//! Kernels of optionals, generic over the tensors that an optional holds.
+//! Kernels of optionals, which hold a list of tensors or nothing; generic over the type of the tensors.
 
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::value::ListElement;
@@ -14,7 +14,7 @@ fn optional<T: ListElement>(ctx: &KernelContext<'_>) -> Result<Arc<Optional<T>>>
     }
 }
 
-/// `OptionalFromValue`: makes the kernel that outputs an optional that holds all inputs.
+/// `OptionalFromValue`: makes the kernel that outputs an optional of all inputs.
 pub fn from_value<T: ListElement>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let components = (0..ctx.num_inputs()).map(|i| T::of(ctx.take_value(i))).collect::<Result<_>>()?;
@@ -31,7 +31,7 @@ pub fn none<T: ListElement>(_: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// `OptionalHasValue`: makes the kernel that outputs whether the optional in input 0 holds tensors.
+/// `OptionalHasValue`: makes the kernel that outputs whether the optional in input 0 has tensors.
 pub fn has_value<T: ListElement>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let has_value = optional::<T>(ctx)?.components().is_some();

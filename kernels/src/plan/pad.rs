@@ -5,7 +5,7 @@ use device::{Error, Result, invalid};
 use graph::Shape;
 use smallvec::SmallVec;
 
-/// The maximum number of axes that the padding kernels support, like TensorFlow's kernels.
+/// The maximum number of axes that the padding kernels support, the same as in TensorFlow.
 pub const MOST_AXES: usize = 8;
 
 pub const MOST_MIRRORED: usize = 5;
@@ -33,7 +33,7 @@ pub fn paddings(ctx: &KernelContext<'_>, most: usize) -> Result<SmallVec<[(usize
         .collect()
 }
 
-/// Returns the shape of a tensor of shape `shape` after padding.
+/// Returns the shape of a tensor after padding; `shape` is its shape before padding.
 pub fn padded(shape: &Shape, paddings: &[(usize, usize)]) -> Result<Shape> {
     let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
     for (&d, &(before, after)) in shape.iter().zip(paddings) {
@@ -71,7 +71,7 @@ pub fn check_mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize)
     Ok(())
 }
 
-/// Returns the shape that a tensor of shape `shape` had before padding.
+/// Returns the shape of a tensor before padding; `shape` is its shape after padding.
 pub fn unpadded(shape: &Shape, paddings: &[(usize, usize)]) -> Result<Shape> {
     let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
     for (&d, &(before, after)) in shape.iter().zip(paddings) {

@@ -45,19 +45,19 @@ pub fn rows_shape(count: usize, inner: &[usize]) -> Result<Shape> {
     Ok(Shape::new(&dims)?)
 }
 
-/// The plan of a `DynamicStitch`: if several rows have the same index, the last row is copied.
+/// The plan of a `DynamicStitch`. If several input rows have the same index, the last of them is copied.
 #[derive(Debug)]
 pub struct StitchPlan {
     pub shape: Shape,
     /// The number of elements per row.
     pub row: usize,
-    /// For each output row, the input and the row of that input to copy; `None` where no input has this index. Empty
-    /// if rows have no elements.
+    /// For each output row, the input and the row of the input that is copied to it; `None` if no input row has the
+    /// index. Empty if rows have no elements.
     pub rows: Vec<Option<(usize, usize)>>,
 }
 
-/// Returns the plan of `DynamicStitch`. The first half of the inputs are indices, the second half the rows with these
-/// indices.
+/// Returns the plan of `DynamicStitch`. The first half of the inputs are indices, and the second half are the rows that
+/// belong to the indices.
 pub fn stitch_plan(ctx: &KernelContext<'_>) -> Result<StitchPlan> {
     let count = ctx.num_inputs() / 2;
     let (first_indices, first) = (ctx.shape(0)?, ctx.shape(count)?);

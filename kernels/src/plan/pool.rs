@@ -8,12 +8,12 @@ use graph::ops::pool::Pool;
 #[derive(Clone, Copy, Debug)]
 pub enum Windows {
     Attrs(Pool),
-    /// Two inputs, of which the first has this index: the window sizes and the strides.
+    /// The window sizes are the input with this index, and the strides the next input.
     Inputs(usize),
 }
 
 impl Windows {
-    /// Returns the pooling of this step, with the window sizes and strides that the attributes or the inputs give.
+    /// Returns the pooling with the window sizes and strides that the attributes or this step's inputs give.
     pub fn of(&self, ctx: &KernelContext<'_>) -> Result<Pool> {
         let first = match self {
             Windows::Attrs(pool) => return Ok(*pool),
@@ -30,5 +30,5 @@ impl Windows {
     }
 }
 
-/// The names of the inputs with window sizes and strides.
+/// The names of the inputs that hold window sizes and strides.
 pub const WINDOWS: &[&str] = &["ksize", "strides"];

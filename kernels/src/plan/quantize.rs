@@ -5,7 +5,7 @@ use device::{Error, Result};
 use graph::Shape;
 use std::cmp::Ordering;
 
-/// The lowest and the highest level of a quantisation.
+/// The lowest and the highest level to which an op quantises values.
 #[derive(Clone, Copy, Debug)]
 pub struct Levels(pub [f32; 2]);
 
@@ -21,7 +21,7 @@ impl Levels {
     }
 }
 
-/// Returns the ends of the range given by the attributes `min` and `max`.
+/// Returns the least and the greatest value of the quantised range: the attributes `min` and `max`.
 pub fn ends(init: &KernelInit<'_>) -> Result<[f32; 2]> {
     let (min, max): (f32, f32) = (init.attr("min")?, init.attr("max")?);
     if min >= max || min.is_nan() || max.is_nan() {
@@ -30,7 +30,7 @@ pub fn ends(init: &KernelInit<'_>) -> Result<[f32; 2]> {
     Ok([min, max])
 }
 
-/// Checks that the gradient in input 0 and the tensor in input 1 have the same shape.
+/// Checks that the incoming gradient in input 0 has the shape of the tensor in input 1.
 pub fn check_same(ctx: &KernelContext<'_>) -> Result<()> {
     let (dy, x) = (ctx.shape(0)?, ctx.shape(1)?);
     if dy != x {
@@ -39,7 +39,8 @@ pub fn check_same(ctx: &KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the inputs from `first` on hold the ends of one range, or of one range per channel.
+/// Checks the shapes of the inputs `first` and `first + 1`, the least and the greatest value of the range: scalars, or
+/// vectors with one element per channel.
 pub fn check_ends(ctx: &KernelContext<'_>, first: usize, channels: Option<usize>) -> Result<()> {
     let count = channels.unwrap_or(1);
     for (name, bound) in [("min", ctx.shape(first)?), ("max", ctx.shape(first + 1)?)] {
@@ -56,7 +57,7 @@ pub fn check_ends(ctx: &KernelContext<'_>, first: usize, channels: Option<usize>
     Ok(())
 }
 
-/// Returns the number of channels if each has its own range, or `None` if all elements share one range.
+/// Returns the number of channels if each channel has its own range, or `None` if all elements share one range.
 pub fn channels_of(x: &Shape, per_channel: bool) -> Result<Option<usize>> {
     match (per_channel, x.last()) {
         (false, _) => Ok(None),
@@ -69,7 +70,7 @@ pub fn channels_of(x: &Shape, per_channel: bool) -> Result<Option<usize>> {
 #[derive(Debug)]
 pub struct RoundTrip {
     signed: bool,
-    /// The number of bits; `None` if input 3 gives it.
+    /// The number of bits of a quantised value; `None` if input 3 gives it.
     bits: Option<i64>,
     pub range_given: bool,
     pub half_up: bool,
@@ -118,11 +119,11 @@ impl RoundTrip {
     }
 
     /// Returns the product of the dimensions before the axis, the size of the axis, and the product of the dimensions
-    /// after it. Checks the shapes of the bounds if they are given.
+    /// after it. Checks the shapes of the bounds in inputs 1 and 2 if the attributes say that they are given.
     pub fn slices(&self, ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
         let slices = slices(ctx.shape(0)?, self.axis)?;
         if self.range_given {
-            // The version of the op whose number of bits is an input does not check the rank of a single bound.
+            // The op version whose number of bits is an input does not check the rank of a bound with one element.
             check_bounds([ctx.shape(1)?, ctx.shape(2)?], self.axis, slices[1], self.bits.is_none())?;
         }
         Ok(slices)
@@ -168,8 +169,8 @@ pub(crate) fn slices(x: &Shape, axis: i64) -> Result<[usize; 3]> {
     Ok([dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product()])
 }
 
-/// Checks that `min` and `max` have one bound per index of the axis. For axis -1, a bound is a scalar or, if
-/// `may_be_vector`, any tensor of one element.
+/// Checks that `min` and `max` have one element per index of the axis. For axis -1 they must be scalars or, if
+/// `may_be_vector`, any tensors of one element.
 fn check_bounds([min, max]: [&Shape; 2], axis: i64, count: usize, may_be_vector: bool) -> Result<()> {
     for (name, bound) in [("input_min", min), ("input_max", max)] {
         let fits = match axis {

@@ -1,5 +1,5 @@
-//! Sources of random numbers: seeds in the attributes of a node, seeds or a key in its inputs, or the state of a
-//! generator in a variable.
+//! The sources of a kernel's random numbers: seeds in the attributes of a node, seeds or a key in its inputs, or the
+//! state of a generator in a variable.
 
 use crate::numeric::philox::{GROUP, Philox};
 use device::kernel::{KernelContext, KernelInit};
@@ -8,20 +8,21 @@ use device::{Error, Result, invalid};
 use graph::{Code, DType, Shape, Tensor};
 use parking_lot::Mutex;
 
-/// TensorFlow's number for the Philox algorithm; ThreeFry is not implemented for any device.
+/// TensorFlow's number for the Philox algorithm. The other algorithm, ThreeFry, is not implemented for any device.
 const PHILOX: i64 = 1;
 
 const THREE_FRY: i64 = 2;
 
-/// TensorFlow's number for the choice of a device's best algorithm.
+/// TensorFlow's number for "the best algorithm for the device".
 const AUTOMATIC: i64 = 3;
 
-/// A stream of random numbers and a kernel's position in it. Concurrent steps reserve numbers that do not overlap.
+/// A stream of random numbers, and a kernel's position in it. Each step reserves its numbers, so concurrent steps get
+/// different numbers.
 #[derive(Debug)]
 pub struct Stream(Mutex<Philox>);
 
 impl Stream {
-    /// Returns the stream of the attributes `seed` and `seed2`.
+    /// Returns the stream seeded by the attributes `seed` and `seed2`.
     pub(crate) fn of(init: &KernelInit<'_>) -> Result<Stream> {
         Ok(Stream::seeded([init.attr("seed")?, init.attr("seed2")?]))
     }
@@ -31,7 +32,7 @@ impl Stream {
         Stream(Mutex::new(Philox::seeded(seed, seed2)))
     }
 
-    /// Reserves the next `groups` groups of four numbers, and returns the position of the first one.
+    /// Reserves the next `groups` groups of four numbers, and returns the position of the first group.
     pub(crate) fn reserve(&self, groups: u64) -> Philox {
         let mut stream = self.0.lock();
         let taken = *stream;
@@ -43,13 +44,13 @@ impl Stream {
 /// The source of a kernel's random numbers.
 #[derive(Debug)]
 pub enum Source {
-    /// The node's own stream; each step continues where the previous one stopped.
+    /// The node's own stream; each step continues where the previous step stopped.
     Node(Stream),
-    /// Two seeds in the input of this index; all steps with equal seeds get the same numbers.
+    /// Two seeds in the input with this index; steps with equal seeds get the same numbers.
     Seeds(usize),
-    /// A key in the input of this index, followed by inputs for the counter and the algorithm.
+    /// A key in the input with this index; the next inputs are the counter and the algorithm.
     Key(usize),
-    /// The state of a generator in a variable; each step advances it.
+    /// The state of a generator in a variable, which each step advances.
     Generator(Generator),
 }
 
@@ -59,7 +60,7 @@ impl Source {
         Ok(Source::Node(Stream::of(init)?))
     }
 
-    /// Returns the index of the input that holds the shape of the output.
+    /// Returns the index of the input that holds the output's shape.
     fn shape(&self) -> usize {
         match self {
             Source::Generator(generator) => generator.inputs(),
@@ -77,8 +78,8 @@ impl Source {
         }
     }
 
-    /// Returns the position of this step's numbers. A stream or a generator's state is advanced by `groups` groups of
-    /// four numbers.
+    /// Returns the position in the random stream at which this step's numbers begin. A stream or a generator's state is
+    /// advanced by `groups` groups of four numbers.
     pub(crate) fn reserve(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<Philox> {
         match self {
             Source::Node(stream) => Ok(stream.reserve(groups)),
@@ -88,12 +89,13 @@ impl Source {
         }
     }
 
-    /// Reserves enough for `count` numbers of any distribution, and returns the position of the first one.
+    /// Reserves enough random numbers to draw `count` numbers of any distribution, and returns the position of the
+    /// first one.
     pub fn reserve_outputs(&self, ctx: &KernelContext<'_>, count: usize) -> Result<Philox> {
         self.reserve(ctx, (count as u64).wrapping_mul(RESERVED as u64))
     }
 
-    /// Returns an error if the inputs of the source are invalid; called in steps that need no numbers.
+    /// Returns an error if the inputs of the source are invalid; called in steps that draw no numbers.
     pub fn check(&self, ctx: &KernelContext<'_>) -> Result<()> {
         match self {
             Source::Node(_) => Ok(()),
@@ -123,8 +125,8 @@ fn keyed(ctx: &KernelContext<'_>, at: usize) -> Result<Philox> {
     Ok(stream)
 }
 
-/// Returns the position given by the key in input `at` and the counter in the next input, without checking that the
-/// algorithm is supported.
+/// Returns the position in the random stream given by the key in input `at` and the counter in the next input, without
+/// checking that the algorithm is supported.
 fn key(ctx: &KernelContext<'_>, at: usize) -> Result<Philox> {
     let (key, counter, algorithm) = (ctx.input(at)?, ctx.input(at + 1)?, ctx.input(at + 2)?);
     if algorithm.shape().rank() != 0 {
@@ -135,7 +137,7 @@ fn key(ctx: &KernelContext<'_>, at: usize) -> Result<Philox> {
     }
     let number: i64 = algorithm.item::<i32>()?.into();
     if number != AUTOMATIC && number > counter.num_elements() as i64 {
-        // TensorFlow compares the length of the counter with the number of the algorithm, and so does this check.
+        // The minimum length of the counter is the number of the algorithm, like in TensorFlow.
         invalid!("counter must be a vector with length at least {number}, not {}", counter.shape());
     }
     match (counter.shape().rank(), counter.values::<u64>()?) {
@@ -170,11 +172,11 @@ fn too_short(words: usize) -> Error {
     Error::invalid(format!("For the Philox algorithm, the size of state must be at least 3; got {words}"))
 }
 
-/// A generator's state in the variable of input 0: the two halves of the counter and the key, as signed numbers.
+/// The state of a generator in the variable of input 0: the two halves of the counter and the key, as signed integers.
 #[derive(Debug)]
 pub struct Generator {
     pub variable: VariableInput,
-    /// True if the state begins with the number of the algorithm; otherwise an input gives it.
+    /// True if the state begins with the number of the algorithm; if false, an input gives the algorithm.
     is_self_described: bool,
 }
 
@@ -184,7 +186,7 @@ impl Generator {
         Generator { variable: VariableInput::new(init, 0), is_self_described: false }
     }
 
-    /// Returns a generator in the older format, whose state begins with the number of the algorithm.
+    /// Returns a generator in the older format, in which the state begins with the number of the algorithm.
     pub(crate) fn self_described(init: &KernelInit<'_>) -> Generator {
         Generator { is_self_described: true, ..Generator::of(init) }
     }
@@ -193,7 +195,7 @@ impl Generator {
         if self.is_self_described { 1 } else { 2 }
     }
 
-    /// Returns an error if an input gives the algorithm and it is not supported.
+    /// Returns an error if an input gives an algorithm that is not supported.
     pub fn check_algorithm(&self, ctx: &KernelContext<'_>) -> Result<()> {
         if self.is_self_described {
             return Ok(());
@@ -208,13 +210,13 @@ impl Generator {
         }
     }
 
-    /// Returns an error unless the variable can hold a state without the number of the algorithm.
+    /// Returns an error unless the variable's dtype and shape fit a state without the number of the algorithm.
     pub fn check_state(dtype: DType, shape: &Shape) -> Result<()> {
         check_words(dtype, shape)?;
         if shape.num_elements() < 3 { Err(too_short(shape.num_elements())) } else { Ok(()) }
     }
 
-    /// Returns the generator's position, and advances the state by `groups` groups of four numbers.
+    /// Returns the position given by the generator's state, and advances the state by `groups` groups of four numbers.
     pub(crate) fn reserve(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<Philox> {
         self.check_algorithm(ctx)?;
         self.variable.get(ctx)?.update(|state| {
@@ -241,7 +243,7 @@ impl Generator {
     }
 }
 
-/// Groups of 128 bits reserved for each number of a distribution that rejects candidates.
+/// Groups of four random numbers reserved for each number drawn from a distribution that may reject candidates.
 pub const RESERVED: usize = 256;
 
 /// Returns the shape of the output, given by an input of the node.
@@ -253,7 +255,7 @@ pub fn shape_input(ctx: &KernelContext<'_>, source: &Source) -> Result<Shape> {
     Ok(Shape::from_i64(&shape.to_i64s()?)?)
 }
 
-/// Returns the rows and classes of the logits in input 0, and the number of samples per row given by input 1.
+/// Returns the numbers of rows and classes of the logits in input 0, and the number of samples per row in input 1.
 pub fn choice_sizes(ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
     let (logits, samples) = (ctx.shape(0)?, ctx.input(1)?);
     let &[batch, classes] = logits.dims() else {
@@ -272,8 +274,8 @@ pub fn choice_sizes(ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
     Ok([batch, classes, samples])
 }
 
-/// Reserves random numbers for `samples` samples of each of `batch` rows. A sample takes two 32-bit numbers, and the
-/// samples of a row are rounded up to a multiple of four.
+/// Reserves the random numbers for `samples` samples of each of `batch` rows. A sample takes two 32-bit numbers, and
+/// the number of samples of a row is rounded up to a multiple of four.
 pub fn reserve_choices(
     ctx: &KernelContext<'_>,
     source: &Source,

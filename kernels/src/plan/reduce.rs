@@ -13,7 +13,7 @@ pub struct ReductionLayout {
     pub axes: SmallVec<[Axis; 4]>,
     /// The output's shape.
     pub shape: Shape,
-    /// The number of input elements per output element.
+    /// The number of input elements that are combined into an output element.
     pub(crate) count: usize,
 }
 
@@ -55,7 +55,7 @@ impl ReductionLayout {
         Ok(ReductionLayout { axes: merged, shape: Shape::new(&dims)?, count })
     }
 
-    /// Returns whether the reduction combines elements; otherwise it only changes the shape.
+    /// Returns whether the reduction combines elements; if not, it only changes the shape.
     pub fn reduces(&self) -> bool {
         self.axes.iter().any(|a| a.reduced)
     }

@@ -7,19 +7,19 @@ use graph::Shape;
 /// The mapping from output positions to input positions.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
-    /// True if the centres of the corner pixels coincide in the input and the output.
+    /// True if the centres of the corner pixels of the input and of the output have the same position.
     align_corners: bool,
-    /// True if the position of a pixel is the centre of its area instead of the corner.
+    /// True if a pixel's position is the centre of its area; false if it is the corner.
     centers: bool,
 }
 
 impl Grid {
-    /// Returns the grid of a gradient op; TensorFlow does not check the combination of its attributes.
+    /// Returns the grid of a gradient op, without checking that its attributes exclude each other, like in TensorFlow.
     pub fn of_grad(init: &KernelInit<'_>) -> Result<Grid> {
         Ok(Grid { align_corners: init.attr("align_corners")?, centers: init.attr("half_pixel_centers")? })
     }
 
-    /// Reads the attributes `align_corners` and `half_pixel_centers`, which exclude each other.
+    /// Reads the attributes `align_corners` and `half_pixel_centers`, which may not both be true.
     pub fn of(init: &KernelInit<'_>) -> Result<Grid> {
         let grid = Grid::of_grad(init)?;
         if grid.align_corners && grid.centers {
@@ -43,7 +43,7 @@ impl Grid {
         }
     }
 
-    /// Returns the input position of output position `x`.
+    /// Returns the position in the input, in pixels, that corresponds to pixel `x` of the output.
     fn at(self, x: usize, scale: f32) -> f32 {
         if self.centers { (x as f32 + 0.5) * scale - 0.5 } else { x as f32 * scale }
     }
@@ -53,7 +53,7 @@ impl Grid {
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub batch: usize,
-    /// Rows and columns of the input.
+    /// Rows and columns of the input images.
     pub input: [usize; 2],
     pub output: [usize; 2],
     pub channels: usize,
@@ -130,12 +130,13 @@ pub(crate) fn size_input(ctx: &KernelContext<'_>, i: usize) -> Result<[usize; 2]
     Ok([positive(rows)?, positive(columns)?])
 }
 
-/// Returns, for each output pixel of an axis, the input pixels that it covers, and the covered length of each; at an
-/// edge, a pixel may occur twice.
+/// Returns, for each output pixel of an axis, the input pixels that it covers, and the covered length of each input
+/// pixel; at an edge, an input pixel may occur twice.
 pub fn area_shares(grid: Grid, input: usize, output: usize) -> Vec<Vec<(usize, f32)>> {
     let scale = grid.scale(input, output);
     let place = |i: usize| {
-        // With aligned corners, an input of one position has scale 0, and every output position is that position.
+        // With aligned corners, an input with a single pixel has scale 0, and every output pixel copies the input
+        // pixel.
         if scale == 0.0 {
             return vec![(0, 1.0)];
         }
@@ -155,7 +156,8 @@ pub fn area_shares(grid: Grid, input: usize, output: usize) -> Vec<Vec<(usize, f
     (0..output).map(place).collect()
 }
 
-/// Returns the sum of the covered lengths of the input pixels of an output pixel.
+/// Returns the sum of the covered lengths of the input pixels that an output pixel covers, which is the same for each
+/// output pixel.
 pub fn area_covered(grid: Grid, input: usize, output: usize) -> f32 {
     match grid.scale(input, output) {
         0.0 => 1.0,
@@ -163,7 +165,7 @@ pub fn area_covered(grid: Grid, input: usize, output: usize) -> f32 {
     }
 }
 
-/// Number of steps between two neighbouring pixels for which the table of cubic weights has entries.
+/// Number of entries of the table of cubic weights per distance between two neighbouring pixels.
 const STEPS: usize = 1024;
 
 /// The four input pixels from which an output pixel is interpolated along an axis, and their weights.
@@ -199,7 +201,7 @@ pub fn cubic_taps(grid: Grid, input: usize, output: usize) -> Vec<CubicTaps> {
         let unbounded = [-1, 0, 1, 2].map(|d| first as i64 + d);
         let bounded = unbounded.map(|p| p.clamp(0, input as i64 - 1));
         if grid.centers {
-            // Pixels outside the image get weight 0, and the other weights are normalised.
+            // Pixels outside the image get weight 0, and the weights of the pixels inside are normalised.
             for ((w, p), b) in weights.iter_mut().zip(unbounded).zip(bounded) {
                 *w = if p == b { *w } else { 0.0 };
             }
@@ -213,7 +215,8 @@ pub fn cubic_taps(grid: Grid, input: usize, output: usize) -> Vec<CubicTaps> {
     (0..output).map(place).collect()
 }
 
-/// The two input positions around an output position, and the output position's distance from the lower one.
+/// The two input pixels nearest to an output pixel along an axis, and the output pixel's distance from the lower one in
+/// input pixels.
 #[derive(Clone, Copy, Debug)]
 pub struct LinearTaps {
     pub lower: usize,
@@ -232,11 +235,12 @@ pub fn linear_taps(grid: Grid, input: usize, output: usize) -> Vec<LinearTaps> {
     (0..output).map(place).collect()
 }
 
-/// Returns the input position for each output position.
+/// Returns, for each output pixel along an axis, the index of the input pixel that it copies.
 pub fn nearest(grid: Grid, input: usize, output: usize) -> Vec<usize> {
     let scale = grid.scale(input, output);
     let place = |i: usize| {
-        // Unlike in the other methods, the half pixel that is added before scaling is not subtracted afterwards.
+        // The half pixel that is added before scaling is not subtracted afterwards, unlike in `ResizeBilinear` and
+        // `ResizeBicubic`.
         let at = if grid.centers { (i as f32 + 0.5) * scale } else { i as f32 * scale };
         let at = if grid.align_corners { at.round() } else { at.floor() };
         (at.max(0.0) as usize).min(input.saturating_sub(1))

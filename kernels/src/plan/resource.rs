@@ -1,4 +1,4 @@
-//! Resource variables that are read or assigned.
+//! The lookup of resource variables that an op reads or assigns.
 
 use device::kernel::KernelContext;
 use device::variable::{Variable, VariableInput};
@@ -6,8 +6,8 @@ use device::{Error, Result};
 use graph::{Code, DType};
 use std::sync::Arc;
 
-/// Returns the variable whose value is read: `FailedPrecondition` if it does not exist, `InvalidArgument` if it has
-/// another dtype.
+/// Returns the variable whose value is read. Fails with `FailedPrecondition` if the variable does not exist, and with
+/// `InvalidArgument` if it has another dtype.
 pub fn readable(input: &VariableInput, ctx: &KernelContext<'_>, dtype: DType) -> Result<Arc<Variable>> {
     let variable = existing(input, ctx)?;
     if variable.dtype() != dtype {
@@ -37,7 +37,7 @@ pub(crate) fn existing(input: &VariableInput, ctx: &KernelContext<'_>) -> Result
     })
 }
 
-/// Returns the variable to which a value of this dtype is assigned; the first assignment creates it.
+/// Returns the variable to which a value of dtype `dtype` is assigned; the first assignment creates the variable.
 pub fn target(input: &VariableInput, ctx: &KernelContext<'_>, dtype: DType) -> Result<Arc<Variable>> {
     let variable = input.get_or(ctx, |store, handle| {
         let shape = handle.dtypes_and_shapes.first().map(|(_, shape)| shape.clone()).unwrap_or_default();

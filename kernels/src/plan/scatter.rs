@@ -1,4 +1,4 @@
-//! Checks of indices and updates, and the reference that an update returns.
+//! Checks of the indices and updates of scatter ops, and the output that refers to the updated variable.
 
 use device::Result;
 use device::kernel::KernelContext;
@@ -7,7 +7,7 @@ use device::variable::VariableInput;
 use graph::Shape;
 use smallvec::SmallVec;
 
-/// Sets output 0 to a reference to the variable if the op takes the variable by reference.
+/// Sets output 0 to a reference to the variable if the op has the variable as a reference in its input.
 pub fn pass_reference(
     ctx: &mut KernelContext<'_>,
     input: &VariableInput,
@@ -18,15 +18,15 @@ pub fn pass_reference(
     }
 }
 
-/// Returns the shape in which ScatterNd reads its indices: a vector of indices has one coordinate per slice, so a last
-/// axis of size 1 is added.
+/// Returns the shape in which `ScatterNd` reads its indices: a vector has one coordinate per slice, so a last axis of
+/// size 1 is added.
 pub fn one_for_each(indices: &Shape) -> SmallVec<[usize; 6]> {
     let mut at: SmallVec<[usize; 6]> = indices[..].into();
     at.extend((at.len() == 1).then_some(1));
     at
 }
 
-/// Checks that indices and updates are both empty, or that params, indices and updates all have elements.
+/// Checks that indices and updates are both empty, or that the params, the indices and the updates all have elements.
 pub fn check_nothing_for_empty(params: &Shape, indices: &Shape, updates: &Shape) -> Result<()> {
     let counts = [indices.num_elements(), updates.num_elements()];
     if counts != [0, 0] && (params.num_elements() == 0 || counts.contains(&0)) {
@@ -40,7 +40,7 @@ pub fn check_nothing_for_empty(params: &Shape, indices: &Shape, updates: &Shape)
 
 /// Checks that the updates have one slice for each index, and returns the number of coordinates of an index.
 ///
-/// `read_in` is the shape in which the indices are read; its last axis holds the coordinates of an index.
+/// `read_in` is the shape in which the indices are read; its last axis holds the coordinates of each index.
 pub fn check_slices(params: &Shape, at: &Shape, read_in: &[usize], updates: &Shape) -> Result<usize> {
     let Some((&depth, batch)) = read_in.split_last() else {
         device::invalid!("indices must be at least 1-D, got shape []");

@@ -1,4 +1,4 @@
-//! Ids of sorted segments.
+//! The segment ids of sorted segment reductions.
 
 use device::kernel::KernelContext;
 use device::{Result, invalid};

@@ -1,11 +1,12 @@
-//! Checks of sequences, shifts and cross products.
+//! Checks of the inputs of `ReverseSequence`, `Roll` and `Cross`.
 
 use device::kernel::KernelContext;
 use device::{Error, Result, invalid};
 use graph::shape::resolve_axis;
 use graph::{Code, Shape};
 
-/// Checks that `lengths` has one length per index of the batch axis, and returns the batch axis and the sequence axis.
+/// Checks that `lengths` has one length per index of the batch axis, and returns the indices of the batch axis and of
+/// the sequence axis.
 pub fn sequences(input: &Shape, lengths: &Shape, batch: i64, sequence: i64) -> Result<(usize, usize)> {
     let rank = input.rank();
     if lengths.rank() != 1 {
@@ -51,7 +52,7 @@ pub fn shifts(ctx: &KernelContext<'_>) -> Result<Vec<usize>> {
     Ok(shifts)
 }
 
-/// Checks that both inputs have the same shape, with a last axis of 3.
+/// Checks that both inputs have the same shape, and that the last axis has size 3.
 pub fn check_cross(ctx: &KernelContext<'_>) -> Result<()> {
     let (a, b) = (ctx.shape(0)?, ctx.shape(1)?);
     if a != b {

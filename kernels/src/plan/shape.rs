@@ -1,4 +1,4 @@
-//! Tensors of sizes, and the layout of a broadcast.
+//! Tensors that hold sizes, and the layout of `BroadcastTo`.
 
 use crate::numeric::strided::{InputBox, Layout};
 use device::kernel::KernelContext;

@@ -37,7 +37,8 @@ pub fn slice(ctx: &KernelContext<'_>) -> Result<InputBox> {
     Ok(InputBox { shape: Shape::new(&dims)?, dims, from })
 }
 
-/// Returns the plan of a strided slice of a tensor of this shape; inputs `at..at + 3` are its begins, ends and strides.
+/// Returns the plan of a strided slice of a tensor of shape `shape`; inputs `at`, `at + 1` and `at + 2` are its begins,
+/// ends and strides.
 pub fn plan(
     ctx: &KernelContext<'_>,
     attrs: StridedSliceAttrs,
@@ -56,14 +57,15 @@ pub fn plan(
     Ok(attrs.plan(shape, &begin.to_i64s()?, &end.to_i64s()?, &strides.to_i64s()?)?)
 }
 
-/// Returns the dimensions and the layout of the elements that the slice takes from a tensor of this shape.
+/// Returns the dimensions and the layout of the elements that the slice takes from a tensor of shape `shape`.
 pub fn layout(plan: &SlicePlan, shape: &[usize]) -> (SmallVec<[usize; 6]>, Layout) {
     let mut layout = Layout::packed(shape);
     let mut dims: SmallVec<[usize; 6]> = SmallVec::with_capacity(shape.len());
     for (i, axis) in plan.axes.iter().enumerate() {
         dims.push(axis.size);
         layout.offset = layout.offset.wrapping_add((axis.begin as isize).wrapping_mul(layout.strides[i]));
-        // The stride along an axis of one element is set to 0, because it is arbitrary and may be huge.
+        // The stride along an axis of one element is set to 0, because the client's stride has no effect there and may
+        // be huge.
         layout.strides[i] = if axis.size > 1 { layout.strides[i] * axis.stride as isize } else { 0 };
     }
     (dims, layout)
@@ -77,7 +79,7 @@ pub fn strided_slice(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs) -> Resul
     Ok(InputBox { shape: Shape::new(&plan.shape)?, dims, from })
 }
 
-/// The copy of input 4 into a slice of a tensor.
+/// The layouts of a copy of input 4 into a slice of a tensor.
 #[derive(Debug)]
 pub struct SliceAssignment {
     pub dims: SmallVec<[usize; 6]>,
@@ -85,8 +87,8 @@ pub struct SliceAssignment {
     pub to: Layout,
 }
 
-/// Returns the copy of input 4 into a slice of a tensor of this shape, broadcast along axes of size 1; `None` if the
-/// slice is empty.
+/// Returns the layouts of the copy of input 4 into a slice of a tensor of shape `shape`, broadcast along axes of size
+/// 1; `None` if the slice is empty.
 pub fn slice_assignment(
     ctx: &KernelContext<'_>,
     attrs: StridedSliceAttrs,
@@ -94,12 +96,13 @@ pub fn slice_assignment(
 ) -> Result<Option<SliceAssignment>> {
     let plan = plan(ctx, attrs, 1, shape)?;
     let (_, box_layout) = layout(&plan, shape);
-    // The axes of the assigned value correspond to the axes of the slice, counted from the last axis.
+    // There is nothing to copy into an empty slice.
     if plan.shape.contains(&0) {
         return Ok(None);
     }
     let given = ctx.shape(4)?;
-    // Leading axes of size 1 beyond the slice's rank are dropped.
+    // The axes of the value correspond to the axes of the slice, counted from the last axis; surplus leading axes of
+    // size 1 are dropped.
     let extra = given.rank().saturating_sub(plan.shape.len());
     let extra = given.iter().take(extra).take_while(|&&d| d == 1).count();
     let given = Shape::new(&given[extra..])?;

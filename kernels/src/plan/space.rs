@@ -1,4 +1,4 @@
-//! Blocks moved between space and batch, and patches of images and volumes.
+//! Blocks that are moved between the space and batch axes, and patches of images and volumes.
 
 use device::kernel::KernelContext;
 use device::{Error, Result};
@@ -13,7 +13,7 @@ pub struct PatchExtraction {
     is_of_images: bool,
 }
 
-/// The windows and the output shape of a patch extraction for one input shape.
+/// The windows and the output shape of a patch extraction for a given input shape.
 #[derive(Debug)]
 pub struct PatchPlan {
     /// The windows over planes, rows and columns.
@@ -39,7 +39,7 @@ impl PatchExtraction {
         Ok(PatchExtraction { patches: Patches::of_volumes(node)?, is_of_images: false })
     }
 
-    /// Returns the plan for an input of this shape.
+    /// Returns the plan for an input of shape `input`.
     pub fn of(&self, input: &Shape) -> Result<PatchPlan> {
         let PatchExtraction { patches, is_of_images } = self;
         let [n, d, h, w, channels] = match *input.dims() {

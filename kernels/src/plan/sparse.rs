@@ -4,7 +4,7 @@ use device::kernel::KernelContext;
 use device::{Result, invalid};
 use graph::Shape;
 
-/// Returns the number of values of a sparse tensor, and the shape of the dense tensor that it is converted to.
+/// Returns the number of values of a sparse tensor, and the shape of the corresponding dense tensor.
 pub fn dense_shape(ctx: &KernelContext<'_>) -> Result<(usize, Shape)> {
     let (indices, shape) = (ctx.shape(0)?, ctx.input(1)?);
     let (values, default) = (ctx.shape(2)?, ctx.shape(3)?);
@@ -28,8 +28,8 @@ pub fn dense_shape(ctx: &KernelContext<'_>) -> Result<(usize, Shape)> {
     Ok((count, Shape::from_i64(&shape.to_i64s()?)?))
 }
 
-/// Returns the numbers of rows, summed elements and columns of the product of a sparse and a dense matrix, and its
-/// shape.
+/// Returns the numbers of rows, summed elements and columns of the product of a sparse and a dense matrix, and the
+/// shape of the product.
 pub fn product_sizes(
     ctx: &KernelContext<'_>,
     [adjoint_a, adjoint_b]: [bool; 2],

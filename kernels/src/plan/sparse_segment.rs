@@ -4,7 +4,7 @@ use device::kernel::KernelContext;
 use device::{Result, invalid};
 use graph::{DType, Shape};
 
-/// Returns the segment ids in input 2, one for each index in input 1.
+/// Returns the segment ids in input 2, after checking that there is one for each index in input 1.
 fn segment_ids(ctx: &KernelContext<'_>) -> Result<Vec<i64>> {
     let (indices, segments) = (ctx.shape(1)?, ctx.input(2)?);
     for (name, shape) in [("indices", indices), ("segment_ids", segments.shape())] {
@@ -28,8 +28,8 @@ fn check_sorted(segments: &[i64]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of output rows if the last segment id is `last`. The number must be representable in the dtypes
-/// of the indices and of the segment ids.
+/// Returns the number of output rows if the last segment id is `last`; fails if the number does not fit the dtypes of
+/// the indices and of the segment ids.
 fn rows_to(last: Option<i64>, indices: DType, segments: DType) -> Result<i64> {
     let greatest = |dtype| if dtype == DType::Int32 { i64::from(i32::MAX) } else { i64::MAX };
     let limit = greatest(indices);
@@ -70,18 +70,19 @@ pub fn sorted_segments(ctx: &KernelContext<'_>, [indices, ids]: [DType; 2]) -> R
     Ok((segments, Shape::from_i64(&dims)?))
 }
 
-/// The distribution of gradients from segments to rows.
+/// The distribution of the gradients of segments to the rows that the segments combine.
 #[derive(Debug)]
 pub struct GradientRows {
-    /// The segment of each index.
+    /// For each index, its segment.
     pub segments: Vec<i64>,
-    /// The number of indices of each segment.
+    /// For each segment, the number of its indices.
     pub counts: Vec<usize>,
     /// The number of rows of the gradient's output.
     pub rows: usize,
 }
 
-/// Returns the distribution of the gradient in input 0, whose number of rows must exceed every segment id.
+/// Returns the distribution of the gradient in input 0 to rows. The number of segments, the first dimension of input 0,
+/// must exceed every segment id.
 pub fn gradient_rows(ctx: &KernelContext<'_>) -> Result<GradientRows> {
     let Some(&segment_count) = ctx.shape(0)?.first() else {
         invalid!("grad must be at least rank 1.");
@@ -101,7 +102,7 @@ pub fn gradient_rows(ctx: &KernelContext<'_>) -> Result<GradientRows> {
     Ok(GradientRows { segments, counts, rows })
 }
 
-/// The rows that the indices select.
+/// The distinct rows that the indices select, for a gradient with these rows only.
 #[derive(Debug)]
 pub struct SelectedRows {
     /// The distinct selected rows, ascending.

@@ -1,4 +1,4 @@
-//! Kernels of tensor arrays, which live as long as their step.
+//! Kernels of tensor arrays, which are dropped at the end of their step.
 
 mod array;
 
@@ -52,8 +52,8 @@ pub fn create(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     })
 }
 
-/// Sets an output, if the op has it, to the flow input. Flows order the ops on an array, and their value has no
-/// meaning, so the tensor is passed on in the memory it is in.
+/// Sets output `output`, if the op has it, to the flow in input `input`. Flows order the ops on an array, and their
+/// values have no meaning, so the tensor is passed on without copying it to other memory.
 fn pass_flow(ctx: &mut KernelContext<'_>, input: usize, output: usize) {
     if output < ctx.num_outputs() {
         let flow = ctx.take_value(input);
@@ -61,8 +61,8 @@ fn pass_flow(ctx: &mut KernelContext<'_>, input: usize, output: usize) {
     }
 }
 
-/// Makes the kernel that creates the array of gradients of an array; all gradient nodes with the same attribute
-/// `source` get the same array.
+/// Makes the kernel that creates the array of gradients of a tensor array; nodes with the same attribute `source` get
+/// the same array of gradients.
 pub(crate) fn gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     let (source, kind) = (init.attr::<std::string::String>("source")?, HandleKind::of_output(init));
     Kernel::sync(move |ctx| {
@@ -135,7 +135,7 @@ pub fn read(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     })
 }
 
-/// Returns the zeros of an element that was not written.
+/// Returns zeros, the value of an element that was not written.
 fn zeros(ctx: &KernelContext<'_>, memory: &impl Memory, dtype: DType, shape: Shape) -> Result<Value> {
     if dtype.size().is_none() {
         device::invalid!("tensor_array::TensorSetZero type not supported: {dtype}");
@@ -157,7 +157,7 @@ fn read_all(
     indices.map(element).collect()
 }
 
-/// Returns the indices of all elements; `InvalidArgument` if the length does not fit an `i32`.
+/// Returns the range of the indices of all elements; `InvalidArgument` if the length does not fit an `i32`.
 fn all(array: &TensorArray) -> Result<Range<i32>> {
     let len = array.len()?;
     Ok(0..i32::try_from(len).map_err(|_| Error::invalid(format!("a TensorArray of {len} elements")))?)

@@ -1,8 +1,8 @@
 //! Kernels of tensor lists, which are stored in variants. A kernel changes a list in place if no other variant shares
 //! it.
 //!
-//! The kernels are generic over the element: host tensors on the CPU, and [`AnyTensor`] tensors on a device with
-//! separate memory. A [`Memory`] creates, joins and cuts the elements.
+//! The kernels are generic over the type of the elements: host tensors on the CPU, and [`AnyTensor`] tensors on a
+//! device with separate memory. A [`Memory`] creates, joins and cuts the elements.
 //!
 //! [`AnyTensor`]: device::value::AnyTensor
 
@@ -46,7 +46,7 @@ pub fn reserve<T: ListElement>(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// `TensorListLength`: makes the kernel that outputs the number of elements.
+/// `TensorListLength`: makes the kernel that outputs the number of elements of the list.
 pub fn length<T: ListElement>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let len = i32::try_from(list::<T>(ctx, 0)?.len()).unwrap_or(i32::MAX);
@@ -55,7 +55,8 @@ pub fn length<T: ListElement>(_: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// `TensorListResize`: makes the kernel that removes elements from the end or appends uninitialized ones.
+/// `TensorListResize`: makes the kernel that removes elements from the end of the list, or appends uninitialized
+/// elements.
 pub fn resize<T: ListElement>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let size = scalar(ctx, 1, "size")?;
@@ -83,7 +84,7 @@ fn list<T: ListElement>(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<TensorL
     }
 }
 
-/// Changes the list in input 0, in place if it is not shared, and sets output 0 to the changed list.
+/// Applies a change to the list in input 0, in place if the list is not shared, and sets output 0 to the changed list.
 fn edit<T: ListElement>(
     ctx: &mut KernelContext<'_>,
     change: impl FnOnce(&mut KernelContext<'_>, &mut TensorList<T>) -> Result<()>,
@@ -145,7 +146,7 @@ fn merged(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
     a.merge(b).map_err(|_| Error::invalid(format!("Incompatible shapes during merge: {a} vs. {b}")))
 }
 
-/// Returns the zeros that an uninitialized element reads as; its shape must be known.
+/// Returns zeros, the value of an uninitialized element; `shape` must be fully known.
 fn zeros<T: ListElement>(
     ctx: &KernelContext<'_>,
     memory: &impl Memory,
@@ -174,7 +175,8 @@ pub fn get_item<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> R
             Some(item) => item.clone(),
             None => {
                 let mut shape = merged(&shape_of(ctx.input(2)?)?, &list.element_shape)?;
-                // If all initialized elements have the same shape, an uninitialized element takes it.
+                // If the shape is not fully known, an uninitialized element takes the common shape of the initialized
+                // elements.
                 if !shape.is_fully_defined() {
                     for other in list.elements().iter().flatten() {
                         shape = merged(&shape, &other.shape().into())?;
@@ -243,7 +245,8 @@ pub fn push_back<T: ListElement>(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// `TensorListPopBack`: makes the kernel that removes the last element and outputs it.
+/// `TensorListPopBack`: makes the kernel that removes the last element of the list, and outputs the list and the
+/// element.
 pub fn pop_back<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {

@@ -5,7 +5,7 @@ use device::{Result, invalid};
 use graph::Shape;
 use smallvec::SmallVec;
 
-/// Returns the number of columns of the input, and the input's shape with `k` columns instead.
+/// Returns the number of columns of the input, and the output's shape, which has `k` columns instead.
 pub fn top_shape(input: &Shape, k: i64) -> Result<(usize, Shape)> {
     let Ok(wanted) = usize::try_from(k) else { invalid!("Need k >= 0, got {k}") };
     let Some(&columns) = input.last() else {
@@ -20,8 +20,8 @@ pub fn top_shape(input: &Shape, k: i64) -> Result<(usize, Shape)> {
     Ok((columns, Shape::new(&dims)?))
 }
 
-/// Returns the numbers of rows and classes of the predictions in input 0, and checks that input 1 has one target per
-/// row.
+/// Returns the numbers of rows and classes of the predictions in input 0, after checking that input 1 has one target
+/// per row.
 pub fn prediction_sizes(ctx: &KernelContext<'_>) -> Result<[usize; 2]> {
     let (predictions, targets) = (ctx.shape(0)?, ctx.shape(1)?);
     let &[rows, classes] = predictions.dims() else {

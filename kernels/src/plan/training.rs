@@ -1,4 +1,4 @@
-//! Arguments of the ops of optimizers.
+//! Checks of the inputs of the optimizer ops.
 
 use device::kernel::KernelInit;
 use device::{Error, Result};
@@ -15,19 +15,19 @@ pub fn check_scalar(name: &str, shape: &Shape) -> Result<()> {
     Ok(())
 }
 
-/// The input indices and names of the arguments of an optimizer's op.
+/// The indices and names of the inputs of an optimizer's op.
 #[derive(Debug)]
 pub struct Arguments {
-    /// The names of the inputs for the variable and its slots, in the order of the inputs.
+    /// The names of the inputs that hold the variable and its slots, in the order of the inputs.
     pub variables: Vec<&'static str>,
-    /// The index and the name of the gradient's input.
+    /// The index and the name of the input that holds the gradient.
     pub grad: (usize, &'static str),
     pub indices: Option<usize>,
     pub scalars: Vec<(usize, &'static str)>,
 }
 
 impl Arguments {
-    /// Returns the arguments of the node.
+    /// Returns the indices and names of the inputs of an optimizer's node.
     pub fn new(init: &KernelInit<'_>) -> Result<Arguments> {
         let mut variables = Vec::new();
         let (mut grad, mut indices, mut scalars) = (None, None, Vec::new());
@@ -52,8 +52,8 @@ pub fn same_shape(var: &Shape, name: &str, shape: &Shape) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a sparse gradient has one row of the variable's shape per index, and returns the variable's number of
-/// rows.
+/// Checks that a sparse gradient has one row per index, of the shape of the variable's rows, and returns the variable's
+/// number of rows.
 pub fn check_rows(var: &Shape, grad: &Shape, indices: &Shape) -> Result<usize> {
     let Some((&count, row)) = var.split_first() else {
         device::invalid!("var must be at least 1 dimensional");

@@ -67,7 +67,7 @@ pub fn reverse_axes(ctx: &KernelContext<'_>) -> Result<InputBox> {
         )));
     }
     let mut reversed = vec![false; rank];
-    // An empty tensor has nothing to reverse, so its axes are not checked.
+    // The axes are not checked if the tensor is empty, because there is nothing to reverse.
     if rank == 0 || ctx.shape(0)?.num_elements() == 0 {
         return reversed_along(ctx.shape(0)?, &reversed);
     }
@@ -85,7 +85,7 @@ pub fn reverse_axes(ctx: &KernelContext<'_>) -> Result<InputBox> {
     reversed_along(ctx.shape(0)?, &reversed)
 }
 
-/// Returns the box of input 0 that `Reverse` outputs; input 1 says for each axis whether it is reversed.
+/// Returns the box of input 0 that `Reverse` outputs; input 1 has, for each axis, whether the axis is reversed.
 pub fn reverse_where(ctx: &KernelContext<'_>) -> Result<InputBox> {
     let (rank, dims) = (ctx.shape(0)?.rank(), ctx.input(1)?);
     match ctx.shape(0)?.first() {
@@ -114,9 +114,9 @@ fn reversed_along(shape: &Shape, reversed: &[bool]) -> Result<InputBox> {
     Ok(taken)
 }
 
-/// Returns the box of input 0 that `SpaceToDepth` or `DepthToSpace` outputs. In the tensor before `SpaceToDepth`, each
-/// image axis is (block, position in the block); after it, the depth axis is (row in the block, column in the block,
-/// channel).
+/// Returns the box of input 0 that `SpaceToDepth` or `DepthToSpace` outputs. In the images with more rows and columns,
+/// each image axis consists of the block and the position in the block; in the images with more channels, the depth
+/// axis consists of the row in the block, the column in the block and the channel.
 pub fn blocks(ctx: &KernelContext<'_>, attrs: BlockAttrs, to_depth: bool) -> Result<InputBox> {
     let shape = ctx.shape(0)?;
     if shape.rank() != 4 {
@@ -150,7 +150,7 @@ pub fn blocks(ctx: &KernelContext<'_>, attrs: BlockAttrs, to_depth: bool) -> Res
     let packed = Layout::packed(shape);
     let (sh, sw, sc) = (packed.strides[h], packed.strides[w], packed.strides[c]);
     let side = b as isize;
-    // The parts of each axis of the output as (size, stride in the input), outermost first.
+    // The parts of each axis of the output, outermost first: the size of the part, and its stride in the input.
     let mut parts: [SmallVec<[(usize, isize); 3]>; 4] = Default::default();
     parts[0].push((shape[0], packed.strides[0]));
     if to_depth {

@@ -1,4 +1,4 @@
-//! The kernel of a temporary variable.
+//! The kernel of the op `TemporaryVariable`.
 
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
@@ -8,7 +8,7 @@ use graph::{DType, PartialShape, Shape};
 use std::sync::Arc;
 
 /// `TemporaryVariable`: makes the kernel that creates a new variable in each run. `clear` sets the variable to zeros of
-/// its shape. The variable lives as long as references to it.
+/// its shape. The variable is dropped with the last reference to it.
 pub fn temporary(
     init: &KernelInit<'_>,
     clear: fn(&KernelContext<'_>, &Variable, Shape) -> Result<()>,

@@ -23,7 +23,8 @@ pub(super) const GRAD: KernelDef = KernelDef::of(
     |i| dispatch!(real, i.output_type(0), T => grad_kernel(i, add_at::<T>)),
 );
 
-/// Sets the maxima of the windows, and the position of each maximum in the batch, given the input.
+/// A function `(sizes, input, maxima, positions)` that sets the maximum of each window and its flat position in the
+/// batch.
 type FindMaxima = fn(&PoolSizes, &Tensor, &mut Tensor, &mut [i64]) -> Result<()>;
 
 /// A function `(values, positions, out)` that adds each value to the element of `out` at the value's position.

@@ -72,8 +72,8 @@ fn boundaries(input: usize, output: usize, pseudo_random: bool, stream: &WordStr
     std::iter::once(0).chain(ends).collect()
 }
 
-/// Returns window widths spread as evenly as the ratio allows, from a random phase. The phase is bounded so that the
-/// first and the last width differ from the others by at most one.
+/// Returns the widths of `output` windows over `input` elements, spread as evenly as possible from a random phase. The
+/// phase is bounded so that the first and the last width differ from the others by at most one.
 fn spread_widths(input: usize, output: usize, whole: usize, stream: &WordStream) -> Vec<i64> {
     let alpha = input as f64 / output as f64;
     let first = (whole + 2) as f64 / alpha - 1.0;
@@ -97,7 +97,7 @@ struct Windows<'a> {
 }
 
 impl<'a> Windows<'a> {
-    /// Returns the windows for boundaries given by inputs, after checking them.
+    /// Returns the windows whose boundaries are in `rows` and `columns`, after checking the boundaries.
     fn checked(
         shape: &Shape,
         pooled: &Shape,
@@ -157,7 +157,7 @@ impl<'a> Windows<'a> {
     }
 }
 
-/// Sets the output from the images of a batch, given the windows and the size of the batch.
+/// A function `(windows, batch size, input, out)` that computes a pooling or the gradient of mean pooling.
 type Fill = fn(&Windows<'_>, usize, &Tensor, &mut Tensor) -> Result<()>;
 
 fn write_maxima<T: Number>(
@@ -228,8 +228,8 @@ fn forward(ctx: &mut KernelContext<'_>, attrs: &Fractional, fill: Fill) -> Resul
     Ok(())
 }
 
-/// Adds the gradients to the output, given the windows, the images and the pooled images. Returns whether the pooled
-/// images are the maxima of the images.
+/// A function `(windows, [images, pooled images, gradients], out)` that adds the gradient of each window to the element
+/// of `out` at the window's maximum. Returns whether the pooled images are the maxima of the images.
 type AddToMaxima = fn(&Windows<'_>, [&Tensor; 3], &mut Tensor) -> Result<bool>;
 
 fn max_grad(ctx: &mut KernelContext<'_>, overlapping: bool, add_to_maxima: AddToMaxima) -> Result<()> {
@@ -255,7 +255,7 @@ fn add_to_maxima<T: Number>(
     let (c, largest, mut are_maxima) = (windows.sizes[2], pooled.values::<T>()?, true);
     windows.each(input.shape()[0], &mut |i, pixels| {
         for channel in 0..c {
-            // The offset of the first of the largest elements.
+            // The offset of the window's largest element; of equal elements, the first.
             let first =
                 pixels.iter().map(|p| p + channel).reduce(|a, b| if values[b] > values[a] { b } else { a });
             if let Some(at) = first {

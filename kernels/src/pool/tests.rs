@@ -119,7 +119,7 @@ fn pooling_is_the_same_with_channels_first() -> Result<()> {
 }
 
 #[test]
-fn other_types() -> Result<()> {
+fn int8_and_half_are_pooled() -> Result<()> {
     let a = |d| attrs(d, [1, 1, 2, 1], [1, 1, 2, 1], "SAME");
     let x = Tensor::from_slice(&[-5i8, -3, 100], Shape::new(&[1, 1, 3, 1])?)?;
     assert_eq!(run_op("MaxPool", &[x], &a(DType::Int8))?[0].values::<i8>()?, [-3, 100]);

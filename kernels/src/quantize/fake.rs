@@ -12,9 +12,9 @@ pub(super) struct Range {
     min: f32,
     max: f32,
     scale: f32,
-    /// Levels per unit, computed from the range and therefore not exactly `1 / scale`.
+    /// The number of levels per unit, computed from the range and therefore not exactly `1 / scale`.
     inverse: f32,
-    /// True if level numbers are found by division, like TensorFlow does for a single range given by inputs.
+    /// True if level numbers are found by division, like in TensorFlow if the inputs give a single range.
     divides: bool,
 }
 
@@ -27,7 +27,7 @@ impl Range {
     fn new(min: f32, max: f32, Levels([lowest, highest]): Levels) -> Range {
         let scale = (max - min) / (highest - lowest);
         let zero = (lowest - min / scale).round().clamp(lowest, highest);
-        // `clamp` keeps a NaN, which becomes the lowest level.
+        // `clamp` returns NaN for NaN, which is replaced by the lowest level.
         let zero = if zero.is_nan() { lowest } else { zero };
         let inverse = (highest - lowest) / (max - min);
         Range { min: (lowest - zero) * scale, max: (highest - zero) * scale, scale, inverse, divides: false }
@@ -57,7 +57,7 @@ pub(super) fn by_attrs(ctx: &mut KernelContext<'_>, range: Range) -> Result<()> 
     Ok(())
 }
 
-/// Returns `dy` where the gradient flows, else zero times `dy`, which is NaN for infinite or NaN `dy`.
+/// Returns `dy` if `flows` is set, else zero times `dy`, which is NaN for infinite or NaN `dy`.
 fn masked(dy: f32, flows: bool) -> f32 {
     dy * f32::from(u8::from(flows))
 }
@@ -74,8 +74,8 @@ pub(super) fn by_attrs_grad(ctx: &mut KernelContext<'_>, range: Range) -> Result
     Ok(())
 }
 
-/// Returns the ranges that the inputs from `first` on hold: one, or one per channel. A range is `None` if both its
-/// ends are 0.
+/// Returns the quantisation ranges in inputs `first` and `first + 1`, one range or one per channel; `None` for a range
+/// whose ends are both 0.
 fn ranges(
     ctx: &KernelContext<'_>,
     first: usize,

@@ -28,7 +28,8 @@ pub(super) fn forward<T: Element + Real>(ctx: &mut KernelContext<'_>, attrs: &Ro
         if attrs.range_given {
             check_range(low, high)?;
         }
-        // The larger of the two scales would push values beyond the levels at the other end.
+        // The smaller of the two scales is used, because the larger one would move values beyond the levels at the
+        // other end.
         let scale_of = |level: T, end: T| if level * end > T::zero() { level / end } else { T::max_value() };
         let (by_low, by_high) = (scale_of(lowest, low), scale_of(highest, high));
         let (scale, inverse);

@@ -17,10 +17,10 @@ pub(super) struct Layout {
     defaults: Vec<usize>,
 }
 
-/// A function that builds the dense tensor of values and defaults; see [`padded`].
+/// A function `(values, default, layout)` that returns the dense tensor; see [`padded`].
 pub(super) type BuildFn = fn(&Tensor, &Tensor, &Layout) -> Result<Tensor>;
 
-/// Returns the dense tensor with the values at the places of `layout`, and defaults elsewhere.
+/// Returns the dense tensor with the values at their offsets in `layout`, and defaults elsewhere.
 pub(super) fn padded<E: CopiedElement>(values: &Tensor, default: &Tensor, layout: &Layout) -> Result<Tensor> {
     let (given, size) = (E::view(default)?, layout.defaults.len());
     let element: Vec<E> = layout.defaults.iter().map(|&at| given[at].clone()).collect();
@@ -60,7 +60,7 @@ pub(super) fn to_tensor(
         types.iter().copied().zip(&partitions).filter(|(kind, _)| *kind != RowPartitionType::Size).collect();
     let dims = output_dims(ctx.input(0)?, rows, &levels, inner)?;
     let shape = Shape::new(&dims)?;
-    // For each row of a level, and finally for each value, its offset in the output, in units of values.
+    // The offsets in the output, in units of values, of the rows of a level; after the last level, of the values.
     let mut stride: usize = product(&dims[1..=levels.len()])?;
     let mut places: Vec<Option<usize>> =
         (0..rows).map(|row| (row < dims[0]).then_some(row * stride)).collect();
@@ -186,7 +186,7 @@ fn default_indices(default: &Tensor, inner: &[usize]) -> Result<Vec<usize>> {
     let size: usize = inner.iter().product();
     let mut out = Vec::with_capacity(size);
     for element in 0..size {
-        // From the last axis on, adds up the offset of the element in the default value.
+        // Adds up the offset in the default value axis by axis, from the last axis on.
         let (mut rest, mut at, mut step) = (element, 0, 1);
         for (axis, &to) in inner.iter().rev().enumerate() {
             let from = dims.len().checked_sub(axis + 1).map_or(1, |i| dims[i]);

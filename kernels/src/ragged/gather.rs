@@ -1,4 +1,4 @@
-//! RaggedGather: rows of a ragged tensor, selected by their numbers.
+//! RaggedGather: rows of a ragged tensor, selected by index.
 
 use crate::numeric::copied::CopiedElement;
 use crate::plan::shape::integers;
@@ -14,8 +14,8 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(move |ctx| gather(ctx, levels, splits))
 }
 
-/// Returns a tensor of `shape` with the rows of `values` in all ranges one after the other: as bytes if the elements
-/// have a fixed size, and otherwise as objects.
+/// Returns a tensor of `shape` with the rows of `values` in `ranges`, concatenated: as bytes if the elements have a
+/// fixed size, and otherwise as objects.
 fn joined(values: &Tensor, ranges: &[Range<usize>], shape: Shape) -> Result<Tensor> {
     let size: usize = shape[1..].iter().product();
     match values.dtype() {
@@ -26,7 +26,7 @@ fn joined(values: &Tensor, ranges: &[Range<usize>], shape: Shape) -> Result<Tens
     }
 }
 
-/// Joins ranges of rows; each row is `size` elements of type `E`.
+/// Returns the rows of `values` in `ranges`, concatenated; each row has `size` elements of type `E`.
 fn joined_as<E: CopiedElement>(
     values: &Tensor,
     ranges: &[Range<usize>],
@@ -98,7 +98,7 @@ fn gather(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DType) -> Res
     Ok(())
 }
 
-/// Checks that the splits ascend from at least 0 to at most `below`.
+/// Checks that the row splits never descend, and that they lie between 0 and `below`.
 fn check(splits: &[i64], below: usize) -> Result<()> {
     if splits.is_empty() {
         invalid!("Ragged splits may not be empty");

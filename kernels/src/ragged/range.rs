@@ -22,10 +22,10 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// A function that returns ranges of numbers; see [`ranges`].
+/// A function `(inputs, rows, most)` that returns row splits and the numbers of all ranges; see [`ranges`].
 type BuildFn = fn([&Tensor; 3], usize, i64) -> Result<(Vec<i64>, Tensor)>;
 
-/// A number that ranges are made of.
+/// The type of the numbers in a range.
 trait Number: Stored {
     /// Returns the number of steps from `start` to before `limit`; `None` if it exceeds 64 bits.
     fn steps(start: Self, limit: Self, delta: Self) -> Option<i64>;
@@ -62,7 +62,7 @@ macro_rules! real {
 whole!(i32, i64);
 real!(f32, f64);
 
-/// Returns the number of ranges, after checking the shapes of the inputs.
+/// Returns the number of ranges, which are the rows of the output, after checking the shapes of the inputs.
 fn rows(ctx: &KernelContext<'_>) -> Result<usize> {
     let mut rows = None;
     for (i, name) in ["starts", "limits", "deltas"].into_iter().enumerate() {
@@ -76,7 +76,7 @@ fn rows(ctx: &KernelContext<'_>) -> Result<usize> {
     Ok(rows.unwrap_or(1))
 }
 
-/// Returns the row splits, which may be at most `most`, of `rows` ranges, and the ranges one after the other.
+/// Returns the row splits of `rows` ranges, each split at most `most`, and the numbers of all ranges, concatenated.
 fn ranges<T: Number>(given: [&Tensor; 3], rows: usize, most: i64) -> Result<(Vec<i64>, Tensor)> {
     let [starts, limits, deltas] = given.map(|given| row_values::<T>(given, rows));
     let (starts, limits, deltas) = (starts?, limits?, deltas?);
@@ -100,7 +100,7 @@ fn ranges<T: Number>(given: [&Tensor; 3], rows: usize, most: i64) -> Result<(Vec
     Ok((splits, out))
 }
 
-/// Returns the value of each row; a scalar holds for all rows.
+/// Returns one value per row; a scalar input applies to all rows.
 fn row_values<T: Number>(given: &Tensor, rows: usize) -> Result<Vec<T>> {
     let values = given.values::<T>()?;
     Ok(if given.shape().rank() == 0 { vec![values[0]; rows] } else { values.to_vec() })
@@ -116,7 +116,7 @@ fn range_end(start: i64, steps: Option<i64>, most: i64) -> Result<i64> {
     end.ok_or_else(|| Error::invalid(format!("Requires ((limit - start) / delta) <= {most}")))
 }
 
-/// Returns a vector of `count` numbers whose values are unspecified.
+/// Returns a vector of `count` numbers with unspecified values.
 fn empty_ranges(dtype: DType, count: i64) -> Result<Tensor> {
     let Ok(count) = usize::try_from(count) else { invalid!("The total range size overflowed") };
     Ok(Tensor::unspecified(dtype, Shape::new(&[count])?)?)

@@ -10,21 +10,21 @@ use graph::{Code, DType, Tensor};
 use half::f16;
 use num_traits::Float;
 
-/// Failed attempts for one number after which sampling gives up.
+/// The number of failed attempts at one number after which sampling gives up.
 const TRIES: usize = 1000;
 
-/// Batch size of numbers that all share the same parameters.
+/// The number of elements per batch if all elements share the same parameters.
 const BATCH: usize = 100;
 
-/// The index of the first parameter that is a bound.
+/// The index of the lower bound among the parameters: mean, deviation, lower bound, upper bound.
 const BOUNDS: usize = 2;
 
-/// The distance of a bound from the mean, in deviations, above which candidates are drawn from the unbounded normal
-/// distribution and rejected if they are outside the bounds.
+/// The distance of a bound from the mean, in standard deviations, above which candidates are drawn from the unbounded
+/// normal distribution and rejected if they are outside the bounds.
 const WIDE: f32 = 1.3;
 
-/// Makes the kernel of normal numbers with means, deviations and bounds that are shared or vary along the first axis.
-/// All numbers come from one stream, one after the other.
+/// Makes the kernel of normal numbers between bounds; mean, deviation and bounds are shared by all numbers or differ
+/// along the first axis. All numbers come from one stream, one after the other.
 pub(in super::super) fn bounded_by_batch(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let fill = match dtype {
@@ -71,7 +71,7 @@ fn by_batch(ctx: &mut KernelContext<'_>, source: &Source, dtype: DType, fill: Fi
     Ok(())
 }
 
-/// Fills each batch of `size` numbers with numbers of its own mean, deviation and bounds.
+/// Fills each batch of `size` numbers from a bounded normal distribution with the batch's parameters.
 fn fill_batches<T: RandomFloat + Float>(
     parameters: [&Tensor; 4],
     size: usize,
@@ -89,11 +89,11 @@ fn fill_batches<T: RandomFloat + Float>(
     Ok(())
 }
 
-/// A normal distribution between bounds, which are given in deviations from its mean.
+/// A normal distribution between the bounds `low` and `high`, which are given in deviations from the mean.
 struct Bounded<T> {
     mean: T,
-    /// Negative if the distribution was mirrored, which makes the lower bound finite, or moves both bounds above the
-    /// mean.
+    /// The standard deviation; negative if the distribution was mirrored because the lower bound was infinite or both
+    /// bounds were below the mean.
     deviation: T,
     low: T,
     high: T,
@@ -152,7 +152,8 @@ impl<T: RandomFloat + Float> Bounded<T> {
         })
     }
 
-    /// Fills `out` with the accepted candidates of `round`, which is called as often as needed.
+    /// Fills `out` with the accepted candidates of `round`, which is called until `out` is full. More than `tries`
+    /// rejections in succession are an error.
     fn accept(
         &self,
         out: &mut [T],

@@ -7,10 +7,10 @@ use crate::numeric::widen::{Float, Lane};
 use graph::Element;
 use half::{bf16, f16};
 
-/// The capacity of a [`Group`].
+/// The maximum number of elements in a [`Group`].
 pub(super) const MOST: usize = GROUP;
 
-/// The numbers that one step of a stream gives: the first [`Distribution::COUNT`] are set.
+/// The numbers made from one 128-bit output of the Philox generator; only the first [`Distribution::COUNT`] are set.
 pub(super) type Group<T> = [T; MOST];
 
 /// A distribution that needs a fixed number of bits per number.
@@ -25,9 +25,9 @@ pub(super) trait Distribution: Sync {
 pub(super) trait RandomFloat: Float + Default {
     /// The number of results made from 128 bits.
     const COUNT: usize;
-    /// Returns uniform numbers in [0, 1) made from 128 bits.
+    /// Returns uniform numbers in [0, 1), made from 128 random bits.
     fn uniform(bits: [u32; GROUP]) -> Group<Self>;
-    /// Returns pairs of standard normal numbers made from 128 bits.
+    /// Returns standard normal numbers in pairs, made from 128 random bits.
     fn normal(bits: [u32; GROUP]) -> Group<Self>;
     /// Returns two standard normal numbers.
     fn normal_pair(bits: &mut PhiloxWords) -> [Self::Wide; 2];
@@ -46,7 +46,7 @@ pub(in super::super) fn unit_f64(high: u32, low: u32) -> f64 {
     f64::from_bits(0x3ff << 52 | u64::from(high & 0xf_ffff) << 32 | u64::from(low)) - 1.0
 }
 
-/// The smallest uniform number whose logarithm is taken, so that it is finite.
+/// The lower limit of a uniform number before its logarithm is taken, so that the logarithm is finite.
 const EPSILON: f64 = 1e-7;
 
 #[inline]
@@ -86,7 +86,7 @@ macro_rules! through_f32 {
 
 through_f32! {
     f32, unit_f32;
-    // 10 or 7 bits as the mantissa of a number in [1, 2), minus 1.
+    // The lowest 10 or 7 random bits become the mantissa of a number in [1, 2), from which 1 is subtracted.
     f16, |bits| f16::from_f32(f16::from_bits(0x3c00 | bits as u16 & 0x3ff).to_f32() - 1.0);
     bf16, |bits| bf16::from_f32(bf16::from_bits(0x3f80 | bits as u16 & 0x7f).to_f32() - 1.0);
 }
@@ -128,8 +128,8 @@ impl<T: RandomFloat> Distribution for Normal<T> {
     }
 }
 
-/// Integers from `low` on, `range` of them: the remainder of the random bits. If the range does not divide the number
-/// of values of the bits, the distribution is slightly uneven, like in TensorFlow.
+/// Uniform integers in `low..low + range`: `low` plus the remainder of the random bits by `range`. If `range` does not
+/// divide the number of values of the bits, the distribution is slightly uneven, like in TensorFlow.
 pub(super) struct Integers<T> {
     pub(super) low: T,
     pub(super) range: u64,
@@ -155,7 +155,7 @@ impl Distribution for Integers<i64> {
     }
 }
 
-/// Integers without a sign in which every bit is random.
+/// Unsigned integers in which every bit is random.
 pub(super) struct Bits<T>(pub(super) std::marker::PhantomData<T>);
 
 impl Distribution for Bits<u32> {
@@ -175,7 +175,7 @@ impl Distribution for Bits<u64> {
     }
 }
 
-/// Returns [`RandomFloat::COUNT`] normal numbers within two deviations; numbers outside are drawn again.
+/// Returns [`RandomFloat::COUNT`] standard normal numbers between -2 and 2; numbers outside are drawn again.
 pub(super) fn truncated_normal<T: RandomFloat>(stream: Philox) -> Group<T> {
     use num_traits::Float as _;
     let limit = T::Wide::of(2.0);

@@ -14,17 +14,18 @@ use half::f16;
 use num_traits::AsPrimitive;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A distribution with fixed parameters.
+/// A distribution, with its parameters, from which single numbers are drawn.
 pub(super) trait Draw: Sync {
     /// Draws one number from the beginning of a stream; `None` if [`ATTEMPTS`] candidates were rejected, because the
     /// parameters are meaningless.
     fn draw(&self, stream: Philox) -> Option<f64>;
 }
 
-/// The most candidates per number; far more than meaningful parameters ever need.
+/// The maximum number of candidates per number, far more than meaningful parameters ever need.
 pub(super) const ATTEMPTS: usize = 1 << 16;
 
-/// Numbers of a distribution one by one; each group is used from its last number to its first, like in TensorFlow.
+/// Numbers of a distribution, read one at a time; each group is read from its last number to its first, like in
+/// TensorFlow.
 pub(super) struct ReversedGroups<D> {
     distribution: D,
     group: Group<f64>,
@@ -53,8 +54,8 @@ pub(super) fn doubles(tensor: &Tensor) -> Result<Vec<f64>> {
     }; Half f16, Float f32, Double f64, Int32 i32, Int64 i64)
 }
 
-/// Returns the shape of numbers drawn with parameters of shape `each`. For a node's own stream, the shape input is
-/// the shape drawn per parameter; otherwise the shape input is the whole shape, which must end with `each`.
+/// Returns the shape of the numbers to draw with parameters of shape `each`. For a stateful op, the shape input is the
+/// shape of the numbers per parameter; otherwise, it is the whole shape, which must end with `each`.
 pub(super) fn drawn_shape(ctx: &KernelContext<'_>, source: &Source, each: &Shape) -> Result<Shape> {
     let shape = shape_input(ctx, source)?;
     if let Source::Node(_) = source {
@@ -66,10 +67,10 @@ pub(super) fn drawn_shape(ctx: &KernelContext<'_>, source: &Source, each: &Shape
     Ok(shape)
 }
 
-/// Numbers per work item of the thread pool.
+/// The number of elements of one work item of the thread pool.
 const CHUNK: usize = PARALLEL / 32;
 
-/// Draws numbers of the given shape and of a dtype in [`super::COUNTED`]; consecutive numbers come from the
+/// Returns a tensor of `shape` with a dtype in [`super::COUNTED`]; consecutive elements are drawn from the
 /// distributions `draws` in rotation.
 pub(super) fn drawn<D: Draw>(
     ctx: &KernelContext<'_>,

@@ -37,7 +37,7 @@ pub(in super::super) fn truncated(init: &KernelInit<'_>, source: Source) -> Resu
 
 /// Makes the kernel of integers in which every bit is random.
 pub(in super::super) fn bits(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
-    // Every bit is random, so numbers with a sign and without are made alike.
+    // Every bit is random, so signed and unsigned integers are filled alike.
     let fill: FillFn = match init.output_type(0) {
         DType::Int32 | DType::UInt32 => fill_bits::<u32>,
         DType::Int64 | DType::UInt64 => fill_bits::<u64>,
@@ -46,7 +46,7 @@ pub(in super::super) fn bits(init: &KernelInit<'_>, source: Source) -> Result<Ke
     filled(init, source, fill)
 }
 
-/// Makes the kernel of integers from a lower bound to before an upper bound.
+/// Makes the kernel of uniform integers between a lower bound, included, and an upper bound, excluded.
 pub(in super::super) fn integers(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     let fill = dispatch!(index, init.output_type(0), T => Ok(fill_between::<T> as FillBetweenFn))?;
     let dtype = init.output_type(0);
@@ -70,7 +70,7 @@ fn random_tensor(
     shape: Shape,
     fill: &dyn Fn(Philox, &mut Tensor) -> Result<()>,
 ) -> Result<Tensor> {
-    // Invalid inputs are reported in preference to a shape that is too large.
+    // If an input is invalid, its error takes precedence over the error for a shape that is too large.
     let mut out = ctx.allocate(dtype, shape).or_else(|error| source.check(ctx).and(Err(error)))?;
     match out.num_elements() {
         0 => source.check(ctx)?,
@@ -100,7 +100,7 @@ where
 /// Number of outputs of the Philox generator, of 128 bits each, that one work item of the thread pool draws.
 const CHUNK_GROUPS: usize = PARALLEL / 32;
 
-/// Fills `out` with the stream's numbers in their order.
+/// Fills `out` with numbers of `distribution`, made from consecutive outputs of the stream.
 fn fill<D: Distribution>(stream: Philox, distribution: &D, out: &mut [D::Out]) {
     in_chunks(out, D::COUNT, |first, out| {
         let mut stream = stream.at(first as u64);
@@ -130,10 +130,10 @@ fn in_chunks<T: Send>(out: &mut [T], group: usize, fill: impl Fn(usize, &mut [T]
     for_chunks(out, CHUNK_GROUPS * group, |start, out| fill(start / group, out));
 }
 
-/// A function that fills a tensor with integers from a lower bound on; see [`fill_between`].
+/// A function that fills a tensor with uniform integers; see [`fill_between`].
 type FillBetweenFn = fn(Philox, i64, u64, &mut Tensor) -> Result<()>;
 
-/// Fills `out` with `range` different integers from `low` on.
+/// Fills `out` with uniform integers in `low..low + range`.
 fn fill_between<T>(stream: Philox, low: i64, range: u64, out: &mut Tensor) -> Result<()>
 where
     T: Element,
@@ -162,7 +162,7 @@ fn between(ctx: &mut KernelContext<'_>, source: &Source, dtype: DType, fill: Fil
     if shape.num_elements() > 0 && low >= high {
         invalid!("Need minval < maxval, got {low} >= {high}");
     }
-    // The difference in two's complement is right even if it exceeds the signed range.
+    // The wrapping difference is right as an unsigned number even if it exceeds the signed range.
     let range = high.wrapping_sub(low) as u64;
     let out = random_tensor(ctx, source, dtype, shape, &|from, out| fill(from, low, range, out))?;
     ctx.set_output(0, out);

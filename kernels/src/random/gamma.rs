@@ -21,7 +21,7 @@ pub(in super::super) fn gamma(init: &KernelInit<'_>, source: Source) -> Result<K
     })
 }
 
-/// The gamma distribution with this shape and scale 1.
+/// The gamma distribution with scale 1 and the given shape parameter.
 struct Gamma(f64);
 
 impl Draw for Gamma {
@@ -32,7 +32,7 @@ impl Draw for Gamma {
             return Some(-(-uniform.next(&mut stream)).ln_1p());
         }
         let mut normal = ReversedGroups::of(Normal::<f64>(PhantomData));
-        // A shape below 1 takes a number drawn with the shape plus 1, times a power of a uniform number.
+        // For a shape below 1, a number is drawn with the shape plus 1 and multiplied by a power of a uniform number.
         let is_small = alpha < 1.0;
         let d = alpha + if is_small { 2.0 / 3.0 } else { -1.0 / 3.0 };
         let c = 1.0 / 3.0 / d.sqrt();

@@ -10,7 +10,7 @@ use device::kernel::{Kernel, KernelInit};
 use graph::DType;
 use std::marker::PhantomData;
 
-/// Makes the kernel of numbers of events; the first parameter input gives the rates.
+/// Makes the kernel of Poisson-distributed numbers; the first parameter input gives the rates.
 pub(in super::super) fn poisson(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let largest = match dtype {
@@ -20,7 +20,7 @@ pub(in super::super) fn poisson(init: &KernelInit<'_>, source: Source) -> Result
         DType::Int64 => i64::MAX as f64,
         _ => f64::MAX,
     };
-    // The result for an infinite rate: 0 for a dtype without infinity.
+    // The result for an infinite rate: infinity, or 0 for a dtype without infinity.
     let infinity = if matches!(dtype, DType::Int32 | DType::Int64) { 0.0 } else { f64::INFINITY };
     Kernel::sync(move |ctx| {
         let rates = ctx.input(source.parameters())?;
@@ -33,7 +33,8 @@ pub(in super::super) fn poisson(init: &KernelInit<'_>, source: Source) -> Result
     })
 }
 
-/// The Poisson distribution with this rate; `largest` is the largest value of the output's dtype.
+/// The Poisson distribution with rate `rate`; `largest` is the largest value of the output's dtype, and `infinity` the
+/// result for an infinite rate.
 struct Poisson {
     rate: f64,
     largest: f64,

@@ -10,7 +10,7 @@ use device::kernel::{Kernel, KernelContext, KernelInit};
 use graph::{DType, Element, Shape, Tensor};
 use num_traits::{AsPrimitive, Float as _};
 
-/// Makes the kernel of a permutation of a tensor's rows, such as RandomShuffle.
+/// Makes the kernel that outputs a tensor's rows in random order, such as RandomShuffle.
 pub(in super::super) fn shuffle(source: Source) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let value = ctx.take_input(0)?;
@@ -64,7 +64,7 @@ fn pick_rows(ctx: &KernelContext<'_>, value: &Tensor, order: &[usize]) -> Result
     }
 }
 
-/// Makes the kernel of indices of classes, chosen by their unnormalised log-probabilities, such as Multinomial.
+/// Makes the kernel that draws class indices by unnormalised log-probabilities, such as Multinomial.
 pub(in super::super) fn multinomial(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     let sum = dispatch!(float, init.input_type(0), T => Ok(sum_weights::<T> as SumWeightsFn))?;
     dispatch!(index, init.output_type(0), O => Kernel::sync(move |ctx| choose::<O>(ctx, &source, sum)))
@@ -94,11 +94,12 @@ where
     Ok(())
 }
 
-/// A function that computes the sums of the weights of a row's classes; see [`sum_weights`].
+/// A function `(logits, row, sums)` that computes the running sums of the weights of a row's classes; see
+/// [`sum_weights`].
 type SumWeightsFn = fn(&Tensor, usize, &mut [f64]) -> Result<f64>;
 
-/// Sets the sum of each class to the sum of the weights up to it, relative to the largest weight of the row, and
-/// returns the last sum. Classes whose logarithm is not finite have no weight.
+/// Sets `sums` to the running sums of the weights of a row's classes, relative to the row's largest weight, and returns
+/// the total. A class whose log-probability is not finite has weight 0.
 fn sum_weights<T: Float>(logits: &Tensor, row: usize, sums: &mut [f64]) -> Result<f64>
 where
     T::Wide: AsPrimitive<f64>,

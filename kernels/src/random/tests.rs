@@ -12,7 +12,7 @@ use graph::{AttrValue, Code, Node, Shape, Tensor};
 use half::{bf16, f16};
 use std::sync::Arc;
 
-/// Makes one kernel, runs it `times` times and returns the outputs.
+/// Makes one kernel, runs it `times` times and returns the output of each run.
 fn runs(op: &str, inputs: &[Tensor], attrs: &[(&str, AttrValue)], times: usize) -> Result<Vec<Tensor>> {
     let op = graph::ops::lookup(op).ok_or_else(|| device::Error::invalid(op))?;
     let mut node = Node::new("test", op);

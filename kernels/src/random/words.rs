@@ -6,7 +6,7 @@ use crate::plan::random::Stream;
 use device::Result;
 use device::kernel::KernelInit;
 
-/// A kernel's position in its stream of 32-bit words.
+/// A stream of random 32-bit words, with the kernel's current position in it.
 pub(crate) struct WordStream(Stream);
 
 impl WordStream {
@@ -26,7 +26,7 @@ impl WordStream {
     }
 }
 
-/// Reserved words, one by one.
+/// Reserved words of a stream, read one at a time.
 pub(crate) struct Words(PhiloxWords);
 
 impl Words {

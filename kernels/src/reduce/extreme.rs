@@ -10,7 +10,8 @@ use half::{bf16, f16};
 
 pub(super) const TYPES: &[DType] = crate::numeric::dispatch::PLAIN;
 
-/// Elements with an order. A search starts from an extreme of the type, so it never finds NaN, which compares false.
+/// Element types with an order. A search starts from `LOWEST` or `HIGHEST`, so it never finds NaN, which compares
+/// false.
 trait Ordered: Element + PartialOrd {
     const LOWEST: Self;
     const HIGHEST: Self;
@@ -41,7 +42,7 @@ ordered! {
     Bool8: Bool8::FALSE, Bool8::TRUE;
 }
 
-/// The positions that a kernel outputs, in one of the dtypes for positions.
+/// A kernel's output elements, which are positions, in one of the dtypes for positions.
 enum Positions<'a> {
     Int16(&'a mut [i16]),
     UInt16(&'a mut [u16]),
@@ -59,7 +60,7 @@ impl Positions<'_> {
         })
     }
 
-    /// Stores the positions found for the outputs from number `first` on.
+    /// Stores `found`, the positions for the output elements from index `first` on.
     fn store(&mut self, first: usize, found: &[usize]) {
         fn convert<P>(out: &mut [P], found: &[usize], position: impl Fn(usize) -> P) {
             out.iter_mut().zip(found).for_each(|(o, &at)| *o = position(at));
@@ -82,7 +83,7 @@ pub(super) fn make(init: &KernelInit<'_>, largest: bool) -> Result<Kernel> {
     Kernel::sync(move |ctx| extreme(ctx, positions, largest, search))
 }
 
-/// The most axes of an input, like in TensorFlow.
+/// The maximum number of axes of an input, like in TensorFlow.
 const HIGHEST: usize = 7;
 
 fn extreme(ctx: &mut KernelContext<'_>, positions: DType, largest: bool, search: Search) -> Result<()> {
@@ -131,8 +132,8 @@ struct Lines {
     inner: usize,
 }
 
-/// A function that finds the positions of the largest or smallest elements of some lines, at most [`BLOCK`], from a
-/// given line on.
+/// A function `(input, lines, largest, first, found)` that finds the position of the largest or smallest element of at
+/// most [`BLOCK`] lines, from line number `first` on.
 type Search = fn(&Tensor, Lines, bool, usize, &mut [usize]) -> Result<()>;
 
 fn search<T: Ordered>(
@@ -150,8 +151,8 @@ fn search<T: Ordered>(
     Ok(())
 }
 
-/// Finds the position of the best element of each line, the elements along the reduced axis, from line number `first`
-/// on; of equal elements, the lowest position.
+/// Finds the position of the best element of each line from line number `first` on; of equal elements, the lowest
+/// position.
 fn search_by<T: Ordered>(
     values: &[T],
     Lines { size, inner }: Lines,
@@ -198,7 +199,8 @@ fn search_by<T: Ordered>(
     }
 }
 
-/// The rows of a span, within which positions are counted in 32 bits, because vectors hold more of such numbers.
+/// The number of rows per span. Within a span, positions have 32 bits, because a vector holds more 32-bit numbers than
+/// 64-bit ones.
 const SPAN: usize = 1 << 20;
-/// Marks a column in which no element of the span is better than the elements of the spans before.
+/// The position that marks a column in which no element of the current span is better than those of earlier spans.
 const NONE: u32 = u32::MAX;

@@ -16,8 +16,8 @@ pub(super) enum Operation {
     Product,
 }
 
-/// A loop over whole lines: input and output as bytes, the length of a line, the distance between its elements, and
-/// the direction.
+/// A function `(input, output, [length of a line, distance between its elements], direction)` that scans whole lines,
+/// given as bytes.
 type Scan = fn(&[u8], &mut [u8], [usize; 2], Direction);
 
 pub(super) fn make(init: &KernelInit<'_>, operation: Operation) -> Result<Kernel> {

@@ -42,7 +42,7 @@ pub(super) fn forward(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     Ok(())
 }
 
-/// Sets the gradient of images, given their sizes, the taps of rows and columns, and the incoming gradient.
+/// A function `(sizes, [row taps, column taps], incoming gradient, out)` that sets `out` to the gradient of the images.
 type WriteGradient = fn(&Sizes, [&[LinearTaps]; 2], &[f32], &mut Tensor) -> Result<()>;
 
 pub(super) fn backward(
@@ -63,7 +63,7 @@ pub(super) fn backward(
     Ok(())
 }
 
-/// Sets the gradient of images with elements of type `T`.
+/// Sets `out` to the gradient of images with elements of type `T`.
 pub(super) fn write_gradient<T: Float>(
     sizes: &Sizes,
     taps: [&[LinearTaps]; 2],
@@ -80,7 +80,7 @@ pub(super) fn write_gradient<T: Float>(
     Ok(())
 }
 
-/// Adds the gradient of a resized image to that of the image.
+/// Adds the gradient of one resized image to `sums`, the gradient of the original image.
 fn add_to_image<W: Real>(sizes: &Sizes, [rows, columns]: [&[LinearTaps]; 2], grads: &[f32], sums: &mut [W]) {
     let channels = sizes.channels;
     for (row, grads) in rows.iter().zip(grads.chunks_exact(sizes.output_line())) {

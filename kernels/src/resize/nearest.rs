@@ -7,7 +7,7 @@ use device::Result;
 use device::kernel::KernelContext;
 use graph::{Shape, Tensor};
 
-/// Copies pixels, as bytes of whatever type.
+/// Outputs, for each output pixel, a copy of the nearest input pixel; pixels of all dtypes are copied as bytes.
 pub(super) fn forward(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;
     let input = ctx.input(0)?;
@@ -36,7 +36,8 @@ pub(super) fn forward(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     Ok(())
 }
 
-/// The sizes of a gradient, and, for each of its rows and columns, the row or column of the image to which it is added.
+/// The sizes of the images, and, for each row and column of the resized images, the row or column of the original
+/// images to which its gradient is added.
 pub(super) struct Targets {
     sizes: Sizes,
     rows: Vec<usize>,
@@ -59,7 +60,7 @@ pub(super) fn backward(ctx: &mut KernelContext<'_>, grid: Grid, add: Add) -> Res
     Ok(())
 }
 
-/// Adds a gradient with elements of type `T`.
+/// Adds `grads`, the gradient of the resized images, to `out`, the gradient of the original images.
 pub(super) fn add<T: Semiring>(targets: &Targets, grads: &Tensor, out: &mut Tensor) -> Result<()> {
     let Targets { sizes, rows, columns } = targets;
     let (channels, line_in, line_out) = (sizes.channels, sizes.input_line(), sizes.output_line());

@@ -8,7 +8,7 @@ use device::kernel::{KernelContext, KernelInit};
 use graph::{DType, Tensor};
 use std::f32::consts::PI;
 
-/// The function that weights input pixels by their distance.
+/// The function that gives the weight of an input pixel at a distance from the sampled point.
 #[derive(Clone, Copy)]
 enum SamplingKernel {
     Lanczos(f32),
@@ -19,7 +19,7 @@ enum SamplingKernel {
     MitchellCubic,
 }
 
-/// The attributes of the op.
+/// The attributes of ScaleAndTranslate.
 #[derive(Clone, Copy)]
 pub(super) struct Sampler {
     shape: SamplingKernel,
@@ -116,7 +116,7 @@ fn pair(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<[f32; 2]> {
     }
 }
 
-/// Returns the spans of the rows and of the columns.
+/// Returns the input positions and weights of each output row and of each output column.
 fn spans(ctx: &KernelContext<'_>, sampler: Sampler, sizes: &Sizes) -> Result<[Vec<Span>; 2]> {
     let (scale, translation) = (pair(ctx, 2, "scale")?, pair(ctx, 3, "translation")?);
     if !scale.iter().all(|&s| s > 0.0) {

@@ -1,4 +1,4 @@
-//! Handles through the life of a variable: missing, created by assignment, changed, destroyed.
+//! Resource handles whose variable is missing, created by assignment, changed or destroyed.
 
 use super::*;
 use crate::testing::{lone_device, run_node_on};
@@ -169,7 +169,7 @@ fn gather_picks_rows() -> Result<()> {
     let bad = failure(bench.run("ResourceGather", &[Tensor::try_from([[0i32, 7]])?], &attrs));
     assert_eq!(bad, Some((Code::InvalidArgument, "indices[0,1] = 7 is not in [0, 3)".into())));
 
-    // Each row of the indices selects from the same row of the variable.
+    // Row `i` of the indices selects from row `i` of the variable.
     let batched = [attrs[0].clone(), attrs[1].clone(), ("batch_dims", 1i64.into())];
     let picks = Tensor::try_from([[1i32], [0], [1]])?;
     let out = bench.run("ResourceGather", &[picks], &batched)?.swap_remove(0);

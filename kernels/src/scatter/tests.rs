@@ -8,8 +8,7 @@ use device::{Device, Error};
 use graph::{Node, PartialShape};
 use std::sync::Arc;
 
-/// Runs one op on a reference variable and on a resource variable of this value, and returns the variable's new
-/// value.
+/// Runs one op on a reference variable and on a resource variable, both initially `value`, and returns the new value.
 fn scatter(op: &str, value: &Tensor, indices: &Tensor, updates: &Tensor) -> Result<Tensor> {
     scatter_with(op, value, indices, updates, "")
 }
@@ -78,7 +77,7 @@ fn every_update_of_rows() -> Result<()> {
         let wide = Tensor::try_from([2i64, 0, 2])?;
         assert_eq!(scatter(op, &value, &wide, &updates)?.values::<f32>()?, expected, "{op}");
     }
-    // A tensor read before the update is unchanged.
+    // The tensor that was read before the update is unchanged.
     assert_eq!(value.values::<f32>()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     Ok(())
 }
@@ -137,7 +136,8 @@ fn errors_name_the_row_that_does_not_fit() -> Result<()> {
     );
     let (ints, zero) = (Tensor::try_from([1i32, 2])?, Tensor::try_from([0i32])?);
     assert_eq!(refused("ScatterDiv", &ints, &Tensor::try_from([1i32])?, &zero), "Integer division by zero");
-    // A reference variable divides nothing, or gives infinity; a resource variable refuses zeros.
+    // A resource variable refuses a division by zero. A reference variable accepts it for floats, or if there are no
+    // indices.
     let (none, floats) = (Tensor::vector::<i32>(&[])?, Tensor::try_from([1f32, 2.0])?);
     assert_eq!(refused("ScatterDiv", &ints, &none, &0i32.into()), "updates must not contain 0");
     let zero = Tensor::try_from([0f32])?;
@@ -166,7 +166,7 @@ fn slices_are_picked_by_the_last_axis() -> Result<()> {
     let rows =
         scatter("ScatterNdAdd", &value, &Tensor::try_from([[1i64]])?, &Tensor::try_from([[1i64, 2]])?)?;
     assert_eq!(rows.values::<i64>()?, [1, 2, 4, 6, 5, 6]);
-    // A vector of indices has one number per slice.
+    // Each element of a vector of indices selects one row.
     let rows =
         scatter("ScatterNdUpdate", &value, &Tensor::try_from([2i32])?, &Tensor::try_from([[7i64, 8]])?)?;
     assert_eq!(rows.values::<i64>()?, [1, 2, 3, 4, 7, 8]);
@@ -204,7 +204,7 @@ fn slices_out_of_range_are_refused_or_skipped() -> Result<()> {
     ] {
         assert!(scatter("ScatterNdUpdate", &value, &indices, &updates).is_err());
     }
-    // Without elements, nothing bounds the number of indices.
+    // If a tensor has no elements, nothing bounds the number of indices.
     let nothing = Tensor::zeros(DType::Float, [0].try_into()?)?;
     let many = Tensor::zeros(DType::Int32, [1 << 40, 0].try_into()?)?;
     let none = Tensor::zeros(DType::Float, [1 << 40, 0].try_into()?)?;
@@ -214,7 +214,7 @@ fn slices_out_of_range_are_refused_or_skipped() -> Result<()> {
 
 #[test]
 fn many_wide_rows_are_added_in_order() -> Result<()> {
-    // The sum of numbers of very different magnitude depends on their order.
+    // The sum of numbers of very different magnitudes depends on the order of the additions.
     const WIDTH: usize = 1000;
     let run = |rows: usize| -> Result<Tensor> {
         let indices: Vec<i32> = (0..3).flat_map(|_| 0..rows as i32).collect();

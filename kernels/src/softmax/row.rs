@@ -27,12 +27,12 @@ impl Exp for f64 {
 /// The number of partial sums or maxima that are computed side by side, so that the compiler can use vectors.
 const LANES: usize = 16;
 
-/// Computes `exp(x - max) / sum` in place.
+/// Replaces each logit `x` by `exp(x - max) / sum`; `max` is the largest logit, `sum` the sum of all `exp(x - max)`.
 pub(super) fn softmax<W: Exp>(row: &mut [W]) {
     vectorized_wide(Softmax(row));
 }
 
-/// Computes `x - max - ln(sum)` in place.
+/// Replaces each logit `x` by `x - max - ln(sum)`; `max` is the largest logit, `sum` the sum of all `exp(x - max)`.
 pub(super) fn log_softmax<W: Exp>(row: &mut [W]) {
     vectorized_wide(LogSoftmax(row));
 }
@@ -42,7 +42,7 @@ pub(super) fn dense<W: Exp>(row: &mut [W], labels: &[W]) -> W {
     vectorized_wide(DenseLoss { row, labels })
 }
 
-/// Does the same as [`dense`] for labels that are 1 at one index and 0 elsewhere.
+/// Does the same as [`dense`] for labels that are 1 at index `label` and 0 elsewhere.
 pub(super) fn sparse<W: Exp>(row: &mut [W], label: usize) -> W {
     vectorized_wide(SparseLoss { row, label })
 }
@@ -137,7 +137,7 @@ fn max<W: Exp>(row: &[W]) -> W {
     rest.iter().copied().fold(lanes.into_iter().fold(W::neg_infinity(), larger), larger)
 }
 
-/// Replaces each element by `exp(x - max)`, and returns their sum.
+/// Replaces each element `x` by `exp(x - max)`, and returns the sum of the results.
 #[inline(always)]
 fn exp_and_sum<W: Exp>(row: &mut [W], max: W) -> W {
     let mut lanes = [W::zero(); LANES];
@@ -156,7 +156,7 @@ fn exp_and_sum<W: Exp>(row: &mut [W], max: W) -> W {
     sum
 }
 
-/// Returns the sum of `exp(x - max)`.
+/// Returns the sum of `exp(x - max)` over the row.
 #[inline(always)]
 fn exp_sum<W: Exp>(row: &[W], max: W) -> W {
     let mut lanes = [W::zero(); LANES];

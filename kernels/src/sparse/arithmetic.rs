@@ -35,7 +35,7 @@ fn merged(a: &Coo<'_>, b: &Coo<'_>) -> Vec<Positions> {
     out
 }
 
-/// Returns the matrix of the indices at these positions.
+/// Returns a matrix of the indices at `positions`, one row per index.
 fn indices_of(a: &Coo<'_>, b: &Coo<'_>, positions: &[Positions]) -> Result<Tensor> {
     let mut rows = Vec::new();
     for (i, j) in positions {
@@ -110,7 +110,7 @@ pub(super) fn add(init: &KernelInit<'_>) -> Result<Kernel> {
 
 type LargeSums = fn(&Tensor, &Tensor, &mut Vec<Positions>, f64) -> Result<Tensor>;
 
-/// Returns the sums whose magnitude reaches the threshold, and removes the positions of the other sums.
+/// Returns the sums whose magnitude reaches the threshold, and removes the positions of all smaller sums.
 fn large_sums<T: Magnitude>(
     x: &Tensor,
     y: &Tensor,
@@ -139,7 +139,7 @@ fn to_f64<R: num_traits::ToPrimitive>(value: R) -> f64 {
     value.to_f64().unwrap_or(f64::NAN)
 }
 
-/// Returns the gradient of each value of both operands: the gradient of its sum, or 0 if the sum was below the
+/// Outputs the gradient of each value of both operands: the gradient of its sum, or 0 if the sum was below the
 /// threshold and dropped.
 pub(super) fn add_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
     let grad = ctx.input(0)?;
@@ -175,7 +175,7 @@ pub(super) fn add_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
             while next < sum_count && sum(next) < index {
                 next += 1;
             }
-            // Only the first of several equal indices gets the gradient.
+            // If several values of an operand have equal indices, only the first gets the gradient.
             let is_found = next < sum_count && sum(next) == index;
             sources.push(is_found.then_some(next));
             next += usize::from(is_found);
@@ -325,7 +325,8 @@ pub(super) fn extreme(init: &KernelInit<'_>, greatest: bool) -> Result<Kernel> {
 
 type Extremes = fn(&Tensor, &Tensor, &[Positions], bool) -> Result<Tensor>;
 
-/// Returns elementwise extremes; a value that one operand lacks counts as zero.
+/// Returns, for each position, the larger or the smaller of the two operands' values; a value that one operand lacks
+/// counts as zero.
 fn extremes<T: Stored>(x: &Tensor, y: &Tensor, positions: &[Positions], greatest: bool) -> Result<Tensor> {
     let (x, y) = (x.values::<T>()?, y.values::<T>()?);
     let mut values = Vec::with_capacity(positions.len());

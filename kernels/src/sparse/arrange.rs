@@ -1,4 +1,4 @@
-//! Rearranged sparse tensors: made dense, sorted, reshaped, concatenated, split, sliced.
+//! Kernels that make sparse tensors dense, or sort, reshape, concatenate, split or slice them.
 
 use super::coo::{Coo, check_sorted, joined, matrix, picked, text};
 use crate::numeric::copied::{CopiedElement, copied};
@@ -118,7 +118,7 @@ pub(super) fn reshape(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (from, strides) = (strides(&from), strides(&to));
     let mut out = Vec::with_capacity(count * to.len());
     for i in 0..count {
-        // Indices outside the shape are converted without a check; their linear index may lie outside too.
+        // Indices outside the shape are converted without a check, so their linear index may be out of range.
         let index = rows[i * rank..(i + 1) * rank].iter().zip(&from);
         let mut at = index.fold(0i64, |at, (&i, &stride)| at.wrapping_add(i.wrapping_mul(stride)));
         for &stride in &strides {
@@ -203,7 +203,7 @@ pub(super) fn split(init: &KernelInit<'_>) -> Result<Kernel> {
                 "Input num_split should be between 1 and the splitting dimension size ({size}), got {count}"
             );
         }
-        // If the size does not divide evenly, the first parts are one longer.
+        // If the size does not divide evenly, the first parts are one index longer than the others.
         let (each, more) = (size / count, size % count);
         let start = |part: i64| part * each + part.min(more);
         let part_of = |i: i64| match i < more * (each + 1) {
@@ -257,7 +257,7 @@ pub(super) fn slice(ctx: &mut KernelContext<'_>) -> Result<()> {
     let [start, size] = bounds;
     let mut shape = Vec::with_capacity(rank);
     for d in 0..rank {
-        // A slice that begins before index 0 contains no values there.
+        // A slice may begin before index 0; it contains no values at negative indices.
         let whole = start[d] < coo.shape[d].saturating_sub(size[d]);
         let taken = if whole { size[d] } else { (coo.shape[d] - start[d].min(coo.shape[d])).min(size[d]) };
         if taken < 0 {
@@ -282,7 +282,8 @@ pub(super) fn slice(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the gradient of the input's values: the gradient of the values that the slice contains, 0 for the others.
+/// Outputs the gradient of each input value: the gradient of the value in the slice, or 0 if the slice does not contain
+/// it.
 pub(super) fn slice_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (grad, start) = (ctx.input(0)?, ctx.input(2)?);
     let (input, output) = (ctx.input(1)?, ctx.input(3)?);
@@ -325,7 +326,7 @@ pub(super) fn slice_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the elements of a vector at these positions; zero for `None`.
+/// Returns the elements of `values` at the positions in `sources`; zero for `None`.
 pub(super) fn placed(values: &Tensor, sources: &[Option<usize>]) -> Result<Tensor> {
     copied!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[sources.len()])?, |out| {
         let values = E::view(values)?;

@@ -51,7 +51,7 @@ fn serialize_parts(all: &[SparseParts], form: DType, shape: Shape) -> Result<Ten
     Ok(Tensor::strings(serialized.collect::<Result<_>>()?, shape)?)
 }
 
-/// Returns the sparse tensors in a serialized tensor of shape `[…, 3]`.
+/// Returns the sparse tensors whose serialized parts are the rows of a tensor of shape `[…, 3]`.
 fn deserialize_parts(serialized: &Tensor) -> Result<Vec<SparseParts>> {
     let parts: Vec<Tensor> = match serialized.dtype() {
         DType::Variant => {
@@ -75,7 +75,8 @@ fn deserialize_parts(serialized: &Tensor) -> Result<Vec<SparseParts>> {
     Ok(all)
 }
 
-/// Makes the kernel that deserializes one sparse tensor, or several as one with further leading axes.
+/// Makes the kernel that deserializes a sparse tensor, or several sparse tensors stacked to one with further leading
+/// axes.
 pub(super) fn deserialize(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(1);
     Kernel::sync(move |ctx| {
@@ -108,7 +109,7 @@ pub(super) fn deserialize(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel that deserializes the sparse tensors in the rows of a matrix, stacked to one.
+/// Makes the kernel that deserializes the sparse tensors in the rows of a matrix and stacks them to one.
 pub(super) fn deserialize_many(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(1);
     Kernel::sync(move |ctx| {
@@ -121,7 +122,7 @@ pub(super) fn deserialize_many(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Splits the first axis into several axes of these sizes.
+/// Splits the first axis of a sparse tensor into axes of the sizes `outer`.
 fn with_outer(parts: &SparseParts, outer: &[usize]) -> Result<SparseParts> {
     let coo = Coo::new(&parts.indices, &parts.values, &parts.shape)?;
     let rank = coo.rank() - 1 + outer.len();

@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 /// The indices, values and shape of one sparse tensor.
 #[derive(Debug)]
 pub(in super::super) struct Coo<'a> {
-    /// `rank` coordinates per value.
+    /// The indices of all values, row after row, with `rank` coordinates per value.
     indices: &'a [i64],
     pub(in super::super) values: &'a Tensor,
     pub(in super::super) shape: Vec<i64>,
@@ -23,11 +23,10 @@ impl<'a> Coo<'a> {
         Coo::new(ctx.input(first)?, ctx.input(first + 1)?, ctx.input(first + 2)?)
     }
 
-    /// Returns the sparse tensor with these parts.
+    /// Returns the sparse tensor with the given indices, values and dense shape.
     ///
     /// # Errors
-    /// `InvalidArgument` if the parts do not match or the shape is invalid. The indices may still be outside the
-    /// shape.
+    /// `InvalidArgument` if the parts do not match or the shape is invalid. The indices may still be outside the shape.
     pub(in super::super) fn new(
         indices: &'a Tensor,
         values: &'a Tensor,
@@ -38,7 +37,7 @@ impl<'a> Coo<'a> {
         Ok(coo)
     }
 
-    /// Returns the sparse tensor with these parts, whose sizes may be negative or have an overflowing product.
+    /// Returns the sparse tensor like [`Coo::new`], but the sizes may be negative or have an overflowing product.
     pub(super) fn with_any_sizes(
         indices: &'a Tensor,
         values: &'a Tensor,
@@ -74,8 +73,8 @@ impl<'a> Coo<'a> {
         }
     }
 
-    /// Returns the order that sorts the values by their indices, comparing `axes` from first to last; the sort is
-    /// stable.
+    /// Returns the positions of the values, sorted by the values' indices along `axes`, compared from first to last;
+    /// the sort is stable.
     pub(in super::super) fn order_by(&self, axes: &[usize]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.len()).collect();
         order.sort_by(|&a, &b| {
@@ -132,7 +131,7 @@ pub(in super::super) fn text(numbers: &[i64]) -> String {
     format!("[{}]", numbers.join(","))
 }
 
-/// Returns the elements of a vector at these positions, which must exist.
+/// Returns the elements of `values` at the positions in `order`, which must exist.
 pub(in super::super) fn picked(values: &Tensor, order: &[usize]) -> Result<Tensor> {
     copied!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[order.len()])?, |out| {
         let values = E::view(values)?;
@@ -159,7 +158,7 @@ pub(in super::super) fn joined(parts: &[&Tensor]) -> Result<Tensor> {
     }))
 }
 
-/// Returns a matrix of indices.
+/// Returns a matrix of `count` indices with `rank` coordinates each, one row per index.
 pub(in super::super) fn matrix(rows: &[i64], rank: usize, count: usize) -> Result<Tensor> {
     Ok(Tensor::from_slice(rows, Shape::new(&[count, rank])?)?)
 }

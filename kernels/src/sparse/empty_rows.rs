@@ -11,9 +11,9 @@ use graph::{Shape, Tensor};
 
 /// The sizes of a sparse tensor whose empty rows are filled.
 struct Sizes {
-    /// Rows of the dense shape.
+    /// The number of rows of the dense shape.
     rows: usize,
-    /// Values of the sparse tensor.
+    /// The number of values of the sparse tensor.
     count: usize,
     rank: usize,
 }
@@ -60,16 +60,16 @@ impl Sizes {
 
 /// The layout of the output's rows.
 struct RowLayout {
-    /// For each row, whether it has no values, as output 2.
+    /// For each row, true if the input has no values in the row; this is output 2.
     empty: Tensor,
-    /// For each row, the output index of its first value.
+    /// For each row, the index in the output of the row's first value.
     starts: Tensor,
-    /// Values of the output.
+    /// The number of values of the output.
     total: usize,
 }
 
 impl RowLayout {
-    /// Lays out the rows to which `indices` belong; a row without values gets one value.
+    /// Returns the layout of the output for the given input indices; a row without values gets one value.
     fn new(indices: &[i64], &Sizes { rows, count, rank }: &Sizes) -> Result<RowLayout> {
         // The marks of empty rows are a tensor, so that their size is checked against the memory limit before they are
         // allocated.
@@ -107,7 +107,7 @@ pub(super) fn fill(ctx: &mut KernelContext<'_>) -> Result<()> {
     let RowLayout { empty, mut starts, total } = RowLayout::new(flat, &sizes)?;
     let Sizes { count, rank, .. } = sizes;
     let starts = starts.values_mut::<i64>()?;
-    // The output index of each input value; afterwards `starts` has the end of each row with values.
+    // The output index of each input value. After the loop, `starts` has the end of each row that has values.
     let mut reverse = Tensor::zeros(graph::DType::Int64, Shape::new(&[count])?)?;
     let targets = reverse.values_mut::<i64>()?;
     for (i, target) in targets.iter_mut().enumerate() {
@@ -142,8 +142,8 @@ pub(super) fn fill(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// SparseFillEmptyRowsGrad: outputs the gradient of each input value, and of the default value the sum of the other
-/// gradients.
+/// SparseFillEmptyRowsGrad: outputs the gradient of each input value, and the gradient of the default value, which is
+/// the sum of the gradients at all other output values.
 pub(super) fn fill_grad(init: &KernelInit<'_>) -> Result<Kernel> {
     let sum = dispatch!(number, init.input_type(1), T => Ok(sum_of_unused::<T> as SumOfUnused))?;
     Kernel::sync(move |ctx| {

@@ -1,4 +1,4 @@
-//! Sparse tensors stored in a map under a number, and stacking of several to one.
+//! Maps that store sparse tensors under numbers, and the stacking of several sparse tensors to one.
 
 use super::super::variable::shared_name;
 use super::coo::{Coo, joined, matrix, picked};
@@ -18,7 +18,7 @@ pub(super) struct SparseParts {
     pub(super) shape: Tensor,
 }
 
-/// Sparse tensors by number, stored until a step takes them.
+/// Sparse tensors by number, each stored until a step takes it.
 #[derive(Debug, Default)]
 struct SparseTensorsMap {
     stored: Mutex<StoredSparseTensors>,
@@ -112,8 +112,8 @@ pub(super) fn unstacked(coo: &Coo<'_>) -> Result<Vec<SparseParts>> {
     }
     coo.check_bounds()?;
     let count = coo.shape[0] as usize;
-    // A tensor with one number per part is allocated first, so that a huge number of parts is refused before memory for
-    // them is taken.
+    // A tensor with one number per part is allocated first, so that a huge number of parts is refused before the parts
+    // are allocated.
     Tensor::zeros(DType::Int64, Shape::new(&[count])?)?;
     let mut members = vec![Vec::new(); count];
     for (i, index) in coo.rows().enumerate() {
@@ -130,7 +130,7 @@ pub(super) fn unstacked(coo: &Coo<'_>) -> Result<Vec<SparseParts>> {
         .collect()
 }
 
-/// Stacks sparse tensors to one with a further leading axis; its other sizes are the largest of the parts.
+/// Stacks sparse tensors along a new leading axis; every other axis has the largest size among the parts.
 pub(super) fn stacked(parts: &[SparseParts], dtype: DType) -> Result<SparseParts> {
     let Some(first) = parts.first() else {
         invalid!("Must have at least 1 serialized SparseTensor, but input matrix has 0 rows");

@@ -58,15 +58,16 @@ impl Types {
     }
 }
 
-/// The coordinates of the left factor's values, the orientation of both factors, and their widths.
+/// The coordinates of the left factor's values, whether each factor is used as its adjoint, and the widths of the
+/// product and of the right factor.
 struct Factors<'a> {
     /// The row and the column of each value of the left factor.
     places: &'a [(usize, usize)],
     adjoint_a: bool,
     adjoint_b: bool,
-    /// Columns of the product.
+    /// The number of columns of the product.
     columns: usize,
-    /// Columns of the right factor as it is stored.
+    /// The number of columns of the right factor as it is stored.
     b_columns: usize,
 }
 

@@ -42,7 +42,7 @@ fn sums<T: Modular>(values: &Tensor, groups: &[&[usize]]) -> Result<Tensor> {
 fn maxima<T: Stored>(values: &Tensor, groups: &[&[usize]]) -> Result<Tensor> {
     let mut out = Tensor::unspecified(T::DTYPE, Shape::new(&[groups.len()])?)?;
     let (values, most) = (values.values::<T>()?, out.values_mut::<T>()?);
-    // Like in TensorFlow, a NaN is retained only if it comes last.
+    // Like in TensorFlow, the result is NaN only if the last value is NaN.
     fold(values, groups, most, |a, b| if b < a { a } else { b });
     Ok(out)
 }
@@ -71,7 +71,7 @@ fn reduce_with(ctx: &mut KernelContext<'_>, keep_dims: bool, sparse: bool, fold:
         true => (0..rank).map(|d| if reduced[d] { 1 } else { coo.shape[d] }).collect(),
         false => kept.iter().map(|&d| coo.shape[d]).collect(),
     };
-    // Sorting makes the values of one output position adjacent, in the order of the reduced axes.
+    // Sorting makes all values of one output position adjacent, and orders them by the reduced axes.
     let mut by: Vec<usize> = kept.clone();
     by.extend((0..rank).filter(|&d| reduced[d]));
     let order = coo.order_by(&by);
@@ -141,7 +141,7 @@ type Softmax = fn(&mut Tensor, &Tensor, &[&[usize]]) -> Result<()>;
 /// Computes the softmax over the values of each row of the last axis; missing values take no part.
 fn softmax_of_groups<T: Float>(out: &mut Tensor, values: &Tensor, groups: &[&[usize]]) -> Result<()> {
     let (values, results) = (values.values::<T>()?, out.values_mut::<T>()?);
-    // Like in TensorFlow, the input is taken to be sorted: results are stored in sorted order.
+    // Like in TensorFlow, results are stored in sorted order, as if the input were sorted.
     let mut next = 0;
     for members in groups {
         let row: Vec<T::Wide> = members.iter().map(|&i| values[i].to_wide()).collect();

@@ -54,7 +54,7 @@ pub(super) fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
         let kept: Vec<usize> = (0..shape.rank()).filter(|axis| !order.contains(axis)).collect();
         let size = |axes: &[usize]| axes.iter().map(|&a| shape[a]).product::<usize>();
         let strides = shape.strides();
-        // Returns the offset of the `i`-th index over these axes, the first of which varies fastest.
+        // Returns the offset of the `i`-th index over `axes`, the first of which varies fastest.
         let place = |axes: &[usize], mut i: usize| {
             axes.iter().fold(0, |at, &axis| {
                 let index = i % shape[axis];
@@ -80,7 +80,7 @@ pub(super) fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// The most segments: their number is not bounded by the size of the input, so it is limited.
+/// The maximum number of segments; it is limited because the size of the input does not bound it.
 const MOST_SEGMENTS: usize = 1 << 24;
 
 pub(super) fn segments(init: &KernelInit<'_>) -> Result<Kernel> {

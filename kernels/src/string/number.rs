@@ -50,7 +50,8 @@ pub(crate) fn parse_float(s: &str) -> Option<f64> {
     s.parse().ok()
 }
 
-/// Returns the number as `f32`; decimal text is parsed directly, so that it is rounded only once.
+/// Returns the number `value` that was parsed from `s` as `f32`; decimal text is parsed again as `f32`, so that it is
+/// rounded only once.
 fn narrowed(value: f64, s: &str) -> f32 {
     trimmed(s).parse().unwrap_or(value as f32)
 }
@@ -69,7 +70,7 @@ fn hexadecimal(digits: &str) -> Option<f64> {
         .chain(fraction.chars())
         .try_fold(0f64, |value, c| Some(value * 16.0 + f64::from(c.to_digit(16)?)))?;
     let exponent = exponent.saturating_sub(4 * fraction.len() as i32);
-    // The power is applied in two steps, so that it does not overflow by itself.
+    // The power of two is applied in two steps, because it could overflow by itself.
     let half = exponent / 2;
     Some(value * 2f64.powi(half) * 2f64.powi(exponent - half))
 }
@@ -88,7 +89,7 @@ fn parse_unsigned<T: FromStr>(s: &str) -> Option<T> {
 #[derive(Clone, Copy)]
 struct Format {
     notation: Notation,
-    /// Digits of a number, or bytes of a string; `None` if the attribute is not set.
+    /// The precision of a number, or the maximum number of bytes of a string; `None` if the attribute is not set.
     precision: Option<usize>,
     width: usize,
     fill: Fill,
@@ -101,7 +102,7 @@ enum Notation {
     Shortest,
 }
 
-/// The flag of a C format: the padding of a number to the width, or the sign of a number that is not negative.
+/// The flag of a C format: the padding of a number to the width, or the character before a number that is not negative.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fill {
     /// Blanks before the number.
@@ -117,7 +118,7 @@ enum Fill {
 }
 
 pub(super) fn format(init: &KernelInit<'_>) -> Result<Kernel> {
-    /// The largest width and precision.
+    /// The largest allowed width and precision.
     const WIDEST: i64 = 1 << 15;
     let dtype = init.input_type(0);
     let (scientific, shortest) = (init.attr::<bool>("scientific")?, init.attr::<bool>("shortest")?);
@@ -261,7 +262,7 @@ fn scientific(magnitude: f64, precision: usize) -> String {
     format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.unsigned_abs())
 }
 
-/// Formats like `%g`: this many significant digits without trailing zeros, in the shorter notation.
+/// Formats like `%g`: `precision` significant digits without trailing zeros, in decimal or exponent notation.
 fn shortest(magnitude: f64, precision: usize) -> String {
     let precision = precision.max(1);
     let text = scientific(magnitude, precision - 1);

@@ -96,7 +96,8 @@ fn compiled(pattern: &Bytes, is_whole: bool) -> Result<Regex> {
 fn translated(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len() + 16);
     let mut rest = pattern.chars().peekable();
-    // True inside a character class, and true at the start of a class, where a closing bracket is literal.
+    // `in_class` is true inside a character class; `at_start` is true at the start of a class, where a closing bracket
+    // is literal.
     let (mut in_class, mut at_start) = (false, false);
     while let Some(c) = rest.next() {
         let was_start = std::mem::take(&mut at_start);
@@ -141,7 +142,7 @@ fn translated(pattern: &str) -> String {
                 }
             }
             '[' if rest.peek() == Some(&':') => {
-                // A named class such as `[:alpha:]`: copied up to its end.
+                // A named class such as `[:alpha:]` is copied up to its end.
                 let named: String = std::iter::once('[').chain(rest.clone()).collect();
                 match named
                     .find(":]")
@@ -167,7 +168,7 @@ fn translated(pattern: &str) -> String {
     out
 }
 
-/// The replacement of a match: literal parts, and groups by number.
+/// The replacement of a match: literal parts, and references to the match's groups by number.
 struct Rewrite {
     parts: Vec<RewritePart>,
     /// The highest group number in the rewrite.
@@ -213,7 +214,7 @@ impl Rewrite {
         let limit = if is_global { usize::MAX } else { 1 };
         let mut out = Vec::with_capacity(s.len());
         let mut end = 0;
-        // An empty match inside a character is skipped.
+        // An empty match inside a UTF-8 character is skipped.
         let is_whole = |captures: &Captures<'_>| {
             captures.get(0).is_some_and(|m| !m.is_empty() || s.get(m.start()).is_none_or(|&b| is_start(b)))
         };

@@ -6,7 +6,8 @@ use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use graph::{Shape, Tensor};
 
-/// Makes the kernel of StringSplit, which splits at each byte of the delimiter; an empty delimiter splits into bytes.
+/// Makes the kernel of StringSplit, which splits at each byte of the delimiter; with an empty delimiter, each byte is a
+/// piece.
 pub(super) fn split(init: &KernelInit<'_>) -> Result<Kernel> {
     let skip_empty = init.attr::<bool>("skip_empty")?;
     Kernel::sync(move |ctx| {
@@ -46,7 +47,8 @@ pub(super) fn split_v2(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Splits at white space. Like in TensorFlow, the rest after the last split is a piece too, even if it is empty.
+/// Returns the pieces of a string between white space, after at most `most` splits. Like in TensorFlow, the rest after
+/// the last split is a piece too, even if it is empty.
 fn words(s: &Bytes, most: usize) -> Vec<Bytes> {
     let after_space = |rest: &[u8]| rest.iter().position(|&b| !is_space(b)).unwrap_or(rest.len());
     let mut out = Vec::new();

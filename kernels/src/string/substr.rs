@@ -31,7 +31,7 @@ fn parts(ctx: &mut KernelContext<'_>, unit: Unit) -> Result<()> {
         });
     }
     let out_shape = Shape::new(&dims)?;
-    // Returns the index of the element of a tensor of this shape that is broadcast to element `i` of the output.
+    // Returns the index of the element, in a tensor of shape `shape`, that is broadcast to element `i` of the output.
     let at = |shape: &Shape, mut i: usize| {
         let (mut place, mut stride) = (0, 1);
         for axis in (0..rank).rev() {
@@ -59,10 +59,10 @@ fn parts(ctx: &mut KernelContext<'_>, unit: Unit) -> Result<()> {
     Ok(())
 }
 
-/// Returns `length` units from `position`, which counts from the end if it is negative, or fewer at the end of the
-/// string; `None` if the position is outside. A negative length selects all remaining bytes. With characters as the
-/// unit, a negative length selects nothing after a position from the start, and gives `None` after a position from
-/// the end.
+/// Returns `length` units of `s` from `position`, which counts from the end if it is negative, or fewer units if the
+/// string ends before; `None` if the position is outside the string. A negative length selects all remaining bytes.
+/// With characters as the unit, a negative length selects nothing after a position from the start, and gives `None`
+/// after a position from the end.
 fn cut(s: &Bytes, position: i64, length: i64, unit: Unit) -> Option<Bytes> {
     let total = unit.length(s);
     let start = match usize::try_from(position) {

@@ -19,7 +19,8 @@ impl Clip {
     }
 }
 
-/// Encodes the first clips of a batch, which are frames, or frames by channels, of samples in [-1, 1].
+/// Encodes the first `max_clips` clips of a batch. A clip is a tensor of frames, or of frames by channels, with samples
+/// in [-1, 1].
 pub(super) fn encode_all(batch: &Tensor, max_clips: i64, rate: f32) -> Result<Vec<Clip>> {
     let (count, frames, channels) = match *batch.shape().dims() {
         [count, frames] => (count, frames, 1),
@@ -56,7 +57,7 @@ fn wav(samples: &[f32], rate: f32, channels: usize) -> Result<Vec<u8>> {
     out.extend_from_slice(&number(HEADER - 8 + bytes)?.to_le_bytes());
     out.extend_from_slice(b"WAVEfmt ");
     out.extend_from_slice(&16u32.to_le_bytes());
-    // Format 1: uncompressed samples.
+    // WAV format code 1: uncompressed samples.
     out.extend_from_slice(&1u16.to_le_bytes());
     out.extend_from_slice(&narrow(channels)?.to_le_bytes());
     out.extend_from_slice(&rate.to_le_bytes());

@@ -20,8 +20,8 @@ impl Image {
     }
 }
 
-/// Encodes the first images of a batch, which are height by width by 1 (grey), 3 (red, green, blue) or 4 (with
-/// opacity).
+/// Encodes the first `max_images` images of a batch, which are height by width by 1 (grey), 3 (red, green, blue) or 4
+/// (with opacity).
 pub(super) fn encode_all(batch: &Tensor, max_images: i64, bad_color: &[u8]) -> Result<Vec<Image>> {
     let &[count, height, width, depth @ (1 | 3 | 4)] = batch.shape().dims() else {
         device::invalid!("Tensor must be 4-D with last dim 1, 3, or 4, not {}", batch.shape());
@@ -56,7 +56,7 @@ pub(super) fn encode_all(batch: &Tensor, max_images: i64, bad_color: &[u8]) -> R
         .collect()
 }
 
-/// Arithmetic in an image's own precision.
+/// The type of an image's elements, in which they are scaled to bytes.
 trait Sample: Copy {
     fn of(value: f32) -> Self;
     fn to_f32(self) -> f32;
@@ -106,9 +106,10 @@ impl Sample for f16 {
     }
 }
 
-/// Scales values to 0 to 255, or around 128 if some are negative; pixels that are not finite get the bad color.
+/// Scales values to the range 0 to 255, with zero at 128 if some values are negative; pixels that are not finite get
+/// the color `bad`.
 fn normalized<T: Sample>(values: &[T], bad: &[u8]) -> Vec<u8> {
-    /// Smaller extremes count as zero.
+    /// If no value reaches this magnitude, all values count as zero.
     const ZERO: f32 = 1e-6;
     let is_finite = |pixel: &[T]| pixel.iter().all(|v| v.to_f32().is_finite());
     let finite = || values.chunks_exact(bad.len()).filter(|p| is_finite(p)).flatten().map(|v| v.to_f32());

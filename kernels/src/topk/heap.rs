@@ -1,8 +1,8 @@
 //! Selection of the `k` best with a heap that has the same layout as the C++ library's heap, because an unsorted TopK
 //! returns the elements in that layout.
 
-/// Returns the best `k` of the numbers below `n`, where `k < n`. `before` returns whether one number is better than
-/// another; it need not be a consistent order.
+/// Returns the best `k` of the integers below `n`, where `k < n`. `before` returns whether the first of two integers is
+/// better than the second; the relation need not be a consistent order.
 pub(super) fn best(n: usize, k: usize, before: impl Fn(usize, usize) -> bool, sorted: bool) -> Vec<usize> {
     let mut heap = Heap { places: (0..=k).collect(), before };
     heap.build();
@@ -21,7 +21,7 @@ pub(super) fn best(n: usize, k: usize, before: impl Fn(usize, usize) -> bool, so
     heap.places
 }
 
-/// A binary heap of numbers; the root is the worst, and no child is worse than its parent.
+/// A binary heap of integers: the root is the worst, and no child is worse than its parent.
 struct Heap<F> {
     places: Vec<usize>,
     before: F,
@@ -35,7 +35,7 @@ impl<F: Fn(usize, usize) -> bool> Heap<F> {
         }
     }
 
-    /// Moves the worst of the heap's first `len` numbers to the last of these positions.
+    /// Moves the root, the worst of the heap's first `len` numbers, to position `len - 1`.
     fn pop(&mut self, len: usize) {
         if len > 1 {
             let last = self.places[len - 1];

@@ -8,12 +8,12 @@ use crate::numeric::scalar::Analytic;
 use device::Result;
 use num_traits::{Float, Num};
 
-/// A number type, real or complex, for rules without comparisons.
+/// A real or complex number type, for rules that compare no numbers.
 pub(super) trait Field: Analytic + Num {}
 
 impl<T: Analytic + Num> Field for T {}
 
-/// Gradient descent.
+/// Gradient descent: subtracts the gradient times the learning rate.
 pub(super) fn gradient_descent<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 1], W) -> [W; 1] + use<W>> {
     let alpha = s[0];
     Ok(move |[var]: [W; 1], g: W| [var - alpha * g])
@@ -93,7 +93,7 @@ pub(super) fn adagrad<W: Field>(
     })
 }
 
-/// Adagrad with an epsilon.
+/// Adagrad with an epsilon that is added to the square root of the accumulator.
 pub(super) fn adagrad_v2<W: Field>(
     s: &[W],
     update_slots: bool,
@@ -105,7 +105,7 @@ pub(super) fn adagrad_v2<W: Field>(
     })
 }
 
-/// Adagrad with dual averaging.
+/// Adagrad with dual averaging, with L1 and L2 penalties (Duchi, Hazan and Singer, 2011).
 pub(super) fn adagrad_da<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, l1, l2, step) = (s[0], s[1], s[2], s[3]);
     Ok(move |[_, sum, squares]: [W; 3], g: W| {
@@ -162,7 +162,7 @@ pub(super) fn sparse_ftrl_v2<W: Float>(
     Ok(Ftrl::new(s, true, multiply_by_lr).checked()?.rule(true))
 }
 
-/// The settings of FTRL, which only the sparse ops check.
+/// The settings of FTRL; only the sparse ops check them.
 struct Ftrl<W> {
     lr: W,
     l1: W,
@@ -195,8 +195,8 @@ impl<W: Float> Ftrl<W> {
         Ok(self)
     }
 
-    /// Returns the update rule. A linear slot that is NaN does not exceed the bound, so it sets the variable to zero,
-    /// or to NaN if `keeps_nan`.
+    /// Returns the update rule. A linear slot that is NaN does not exceed the L1 bound, so it sets the variable to
+    /// zero, or to NaN if `keeps_nan`.
     fn rule(self, keeps_nan: bool) -> impl Fn([W; 3], W) -> [W; 3] + use<W> {
         let Ftrl { lr, l1, l2, shrinkage, lr_power, multiply_by_lr } = self;
         let (zero, two) = (W::zero(), W::one() + W::one());
@@ -286,7 +286,7 @@ fn expect_penalties<W: Float>(penalties: &[(&str, W)]) -> Result<()> {
     Ok(())
 }
 
-/// Returns -1, 0 or 1; NaN for NaN.
+/// Returns the sign of `x` as -1, 0 or 1; NaN for NaN.
 fn sign<W: Float>(x: W) -> W {
     if x > W::zero() {
         W::one()
@@ -303,7 +303,8 @@ fn shrink<W: Float>(x: W, by: W) -> W {
     sign(x) * if rest < W::zero() { W::zero() } else { rest }
 }
 
-/// Returns the number that minimises its squared distance to `x` plus both penalties (Duchi and Singer, 2009).
+/// Returns the number that minimises the sum of the squared distance to `x` and the L1 and L2 penalties (Duchi and
+/// Singer, 2009).
 fn proximal<W: Float>(x: W, lr: W, l1: W, l2: W) -> W {
     let x = if l1 > W::zero() { shrink(x, lr * l1) } else { x };
     x / (W::one() + l2 * lr)

@@ -8,7 +8,7 @@ use device::value::Value;
 use graph::{Code, Node, PartialShape};
 use half::{bf16, f16};
 
-/// One optimizer with its settings, and the results of TensorFlow 2.21 for [`VARIABLE`] and the slots.
+/// One optimizer with its settings, and the results that TensorFlow 2.21 gives for [`VARIABLE`] and the slots.
 struct Case {
     optimizer: &'static str,
     flag: Option<(&'static str, bool)>,
@@ -30,7 +30,7 @@ fn shape() -> Result<Shape> {
     Ok(Shape::new(&[3, 2])?)
 }
 
-/// Returns the values as a tensor of any floating-point dtype.
+/// Returns `values` as a tensor of the floating-point type `T`.
 fn cast<T: Float>(values: &[f32], shape: Shape) -> Result<Tensor>
 where
     T::Wide: From<f32>,
@@ -39,7 +39,7 @@ where
     Ok(Tensor::from_slice(&values, shape)?)
 }
 
-/// The variables of one op under test, with equal values as references or as resources.
+/// The variable and the slots of one op under test, as reference variables or as resource variables.
 struct OptimizerFixture {
     device: Arc<Device>,
     inputs: Vec<Value>,
@@ -72,7 +72,7 @@ impl OptimizerFixture {
         Ok(OptimizerFixture { device, inputs, variables })
     }
 
-    /// Runs an op on the variables and its other inputs: `grad` and `indices`, if the op has them, and scalars.
+    /// Runs an op on the variables with the inputs `grad` and `indices`, if the op has them, and `scalars`.
     fn run(&self, node: &Node, grad: &Tensor, indices: &Tensor, scalars: &[Tensor]) -> Result<Vec<Value>> {
         let mut inputs = self.inputs.clone();
         let mut scalars = scalars.iter();
@@ -92,7 +92,7 @@ fn node(op: &str) -> Result<Node> {
     Ok(Node::new("test", graph::ops::lookup(op).ok_or_else(|| Error::invalid(format!("no op {op}")))?))
 }
 
-/// Runs three steps of one op, and returns the variable and the slots.
+/// Runs three steps of one op, and returns the values of the variable and of each slot.
 fn three_steps<T: Float>(case: &Case, op: &str) -> Result<Vec<Vec<f64>>>
 where
     T::Wide: From<f32>,
@@ -284,7 +284,7 @@ fn errors_name_mismatched_inputs() -> Result<()> {
         let error = bench.run(node, &zeros(grad)?, &Tensor::vector::<i64>(indices)?, scalars).err();
         assert_eq!(error.map(|e| (e.code(), e.to_string())), Some((Code::InvalidArgument, message.into())));
     }
-    // Rank one, where the variable has rank two.
+    // The gradient has rank one, but the variable has rank two.
     assert!(bench.run(&sparse, &zeros(&[1])?, &Tensor::vector(&[0i64])?, &scalars).is_err());
     // A gradient without rows is valid.
     bench.run(&sparse, &zeros(&[0, 2])?, &Tensor::vector::<i64>(&[])?, &scalars)?;

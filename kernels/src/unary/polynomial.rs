@@ -34,7 +34,7 @@ struct Log;
 struct Tanh;
 struct Sigmoid;
 
-/// The argument below which `exp` is below the normal numbers, and the argument above which it overflows.
+/// The argument below which `exp` is smaller than every normal number, and the argument above which it overflows.
 const EXP_LOW: f32 = -87.336_54;
 const EXP_HIGH: f32 = 88.722_84;
 

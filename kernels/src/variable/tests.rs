@@ -1,4 +1,4 @@
-//! Reference variables through assignments, shared names and resets, and the snapshots of concurrent readers.
+//! Tests of reference variables: assignments, shared names, resets, and the snapshots of concurrent readers.
 
 use super::*;
 use crate::testing::{lone_device, run_node_on};
@@ -116,7 +116,7 @@ fn a_cleared_container_gets_a_new_variable() -> Result<()> {
     let after = made.reference()?;
     assert!(!Arc::ptr_eq(&before, &after));
     assert!(!after.is_initialized());
-    // A variable without references is created anew too.
+    // A variable without other references is created anew too when its container is cleared.
     drop((before, after));
     device.resources().clear("localhost");
     assert!(!made.reference()?.is_initialized());

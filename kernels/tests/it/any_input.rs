@@ -1,6 +1,6 @@
 //! Fuzz test of every op that has a CPU kernel: inputs have the right dtypes but otherwise random ranks, sizes and
-//! values, including out-of-range ones. Each kernel must return outputs or an error, must not panic, and must not
-//! allocate memory out of proportion to its inputs.
+//! values, including values that are out of range. Each kernel must return outputs or an error, must not panic, and
+//! must not allocate memory out of proportion to its inputs.
 
 use anabranch_kernels::testing::{lone_device, make_kernel, run_node_on};
 use device::Device;
@@ -31,13 +31,14 @@ static LARGEST: AtomicUsize = AtomicUsize::new(0);
 unsafe impl GlobalAlloc for RecordingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller guarantees the contract of `alloc`, which is the same here.
+        // SAFETY: the caller guarantees the contract of `alloc`, which is also the contract of `System.alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller guarantees the contract of `alloc_zeroed`, which is the same here.
+        // SAFETY: the caller guarantees the contract of `alloc_zeroed`, which is also the contract of
+        // `System.alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
@@ -80,8 +81,8 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// Returns, in 11 of 12 cases, a small number that could be an axis, a size or an index; otherwise an extreme
-    /// one.
+    /// Returns a small number that could be an axis, a size or an index; in one of 12 cases, returns an extreme number
+    /// instead.
     fn integer(&self) -> i64 {
         const EXTREMES: [i64; 12] = [
             i64::MIN,
@@ -114,8 +115,8 @@ impl Random {
         Ok(Shape::new(&dims)?)
     }
 
-    /// Returns the usual shape of an argument with this name when the other arguments have the shape `common`. Some
-    /// names have several usual shapes, chosen at random.
+    /// Returns the usual shape of the argument `name` if the other arguments have the shape `common`. If several shapes
+    /// are usual for the name, one is chosen at random.
     fn usual_shape(&self, name: &str, common: &Shape) -> Result<Shape> {
         let rank = common.rank();
         let first = common.first().copied().unwrap_or(1);
@@ -154,7 +155,7 @@ impl Random {
 
     fn tensor(&self, dtype: DType, shape: Shape) -> Result<Tensor> {
         let n = shape.num_elements();
-        // Small values agree with each other more often, so that more inputs get past the checks of a kernel.
+        // Small values more often fit the values of other inputs, so that more inputs pass the checks of a kernel.
         let small = !self.one_in(3);
         let integer = || if small { self.below(3) as i64 } else { self.integer() };
         macro_rules! of {
@@ -259,7 +260,8 @@ const PLAIN: &[DType] = &[
     DType::String,
 ];
 
-/// Returns a node with random attributes that its op allows; a third of the attributes with defaults keep them.
+/// Returns a node with random attributes that its op allows; about a third of the attributes that have a default are
+/// left at the default.
 fn node(random: &Random, op: &'static graph::Op) -> Option<Node> {
     let mut node = Node::new("test", op);
     for spec in &op.attrs {
@@ -275,7 +277,7 @@ fn node(random: &Random, op: &'static graph::Op) -> Option<Node> {
         let drawn = (0..20).find_map(|_| random.attr(spec, &types).filter(|v| spec.check(v).is_ok()));
         let is_count = op.inputs.iter().chain(&op.outputs).any(|arg| arg.number_attr == Some(spec.name));
         let value = match drawn {
-            // The value is a number of inputs, whose tensors this test would have to allocate, so it is kept small.
+            // The value is a number of inputs, for which this test allocates tensors, so the value is limited.
             Some(AttrValue::Int(n)) if is_count => AttrValue::Int(n.clamp(spec.minimum.unwrap_or(0), 4)),
             Some(value) => value,
             None if spec.default.is_some() => continue,
@@ -317,7 +319,7 @@ fn inputs(random: &Random, device: &Arc<Device>, node: &Node, types: &[PortType]
         };
         let is_size = ["input_sizes", "filter_sizes", "orig_input_shape"].contains(&name);
         let tensor = if is_usual && is_size && dtype == DType::Int32 {
-            // The sizes of a 1x1 window, which keeps the image's shape.
+            // The sizes of a 1x1 filter, with which the input and the output have the shape `common`.
             let channels = common.last().copied().unwrap_or(1);
             let dims = if name == "filter_sizes" { vec![1, 1, channels, channels] } else { common.to_vec() };
             Tensor::vector(&dims.iter().map(|&d| d as i32).collect::<Vec<_>>())?
@@ -337,7 +339,7 @@ fn inputs(random: &Random, device: &Arc<Device>, node: &Node, types: &[PortType]
     Ok(values)
 }
 
-/// Returns a handle of a new variable with this value.
+/// Returns a handle of a new variable with the value `value`.
 fn handle(device: &Arc<Device>, i: usize, value: Tensor) -> Result<Value> {
     let op = |name| graph::ops::lookup(name).ok_or_else(|| Error::invalid(format!("no op {name}")));
     let make = Node::new("handle", op("VarHandleOp")?)
@@ -353,8 +355,8 @@ fn handle(device: &Arc<Device>, i: usize, value: Tensor) -> Result<Value> {
 /// Ops that write their inputs to the standard error stream.
 const PRINTING_OPS: [&str; 2] = ["Print", "PrintV2"];
 
-/// Suffix of ops that sample until they have enough different values, which may take any time; only cancelling the
-/// step stops them.
+/// Suffix of the names of ops that sample until they have enough different values, which may take any time; only
+/// cancelling the step stops them.
 const SAMPLER_SUFFIX: &str = "CandidateSampler";
 
 /// Message and location of the last panic.
@@ -379,7 +381,7 @@ fn no_input_makes_a_kernel_panic() -> Result<()> {
     for op in quiet {
         let mut right = 0usize;
         let mut tried = 0usize;
-        // The seed depends on the op's name only, so that a new op does not change the inputs of others.
+        // The seed depends only on the op's name, so that adding an op does not change the inputs of the other ops.
         let seed: u64 =
             op.name().bytes().fold(7u64, |seed, byte| ((seed * 31) ^ u64::from(byte)) & 0xffff_ffff);
         for round in 0..ROUNDS {
@@ -391,7 +393,7 @@ fn no_input_makes_a_kernel_panic() -> Result<()> {
             }
             let Ok(types) = node.input_types() else { continue };
             let Ok(inputs) = inputs(&random, &device, &node, &types) else { continue };
-            // Asynchronous kernels wait for other kernels or for files, and have their own tests.
+            // Asynchronous kernels are left out: they wait for other kernels or for files, and have their own tests.
             if matches!(make_kernel(&device, &node), Ok(Kernel::Async(_))) {
                 continue;
             }
@@ -418,8 +420,8 @@ fn no_input_makes_a_kernel_panic() -> Result<()> {
     let wrong: Vec<String> =
         wrong.iter().map(|(what, (n, how))| format!("{what} ({n} times)\n    {how}")).collect();
     assert!(wrong.is_empty(), "{}\n{} kinds", wrong.join("\n"), wrong.len());
-    // Each op outside this list must succeed at least once; otherwise the random inputs have become too invalid to
-    // test it. The comparison with TensorFlow tests that the listed ops work.
+    // Each op outside this list must succeed at least once; otherwise the random inputs are too often invalid to test
+    // the op. The comparison with TensorFlow tests that the listed ops work.
     let never_right: String = never_right.iter().map(|name| format!("{name}\n")).collect();
     expect_test::expect_file!["never_right.txt"].assert_eq(&never_right);
     Ok(())

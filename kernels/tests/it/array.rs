@@ -116,7 +116,7 @@ fn every_case_matches_tensorflow() -> Fallible<()> {
     Ok(())
 }
 
-/// Returns a graph of one op. Its inputs are constants, or placeholders of known dtype and unknown shape.
+/// Returns a graph of the case's op, whose inputs are constants, or else placeholders of known dtype and unknown shape.
 fn graph_of(case: &Case<'_>, constants: bool) -> Fallible<(graph::Graph, graph::NodeId)> {
     let scope = graph::Scope::new();
     let mut inputs = Vec::new();
@@ -135,7 +135,7 @@ fn graph_of(case: &Case<'_>, constants: bool) -> Fallible<(graph::Graph, graph::
     Ok((graph, id))
 }
 
-/// Ops whose output shapes depend on input values in a way that shape inference does not model.
+/// Ops whose output shapes depend on input values, in ways that shape inference does not model.
 const OPEN_SHAPES: &[&str] = &[
     "DynamicPartition",
     "ListDiff",

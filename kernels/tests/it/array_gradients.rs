@@ -130,7 +130,7 @@ fn cases() -> Fallible<Vec<Case>> {
     Ok(cases)
 }
 
-/// Returns `count` values that are far from each other, from 0, and from every bound in the cases.
+/// Returns `count` values that are far from each other, from 0, and from every bound that occurs in the cases.
 fn values(count: usize, salt: usize) -> Vec<f64> {
     (0..count).map(|i| ((i * 37 + salt * 17 + 5) % 101) as f64 / 50.0 - 0.995).collect()
 }

@@ -70,7 +70,8 @@ fn every_dtype_has_a_kernel() -> Result<(), Box<dyn std::error::Error>> {
                 match spec.name {
                     "strides" | "ksize" => node.attrs.set(spec.name, vec![1i64; 4]),
                     "padding" => node.attrs.set("padding", "VALID"),
-                    // Every other type attribute gets one of its allowed values.
+                    // Each remaining attribute without a default, which is a dtype, gets the last of its allowed
+                    // values.
                     name => node.attrs.set(name, spec.allowed.last().cloned().unwrap_or(Float.into())),
                 }
             }

@@ -1,4 +1,4 @@
-//! Tests of resources behind both kinds of handles: creation, lookup, sharing, and removal.
+//! Tests of the creation, lookup, sharing and removal of resources, by handles in resource and in string form.
 
 use anabranch_kernels::testing::{lone_device, make_kernel, run_kernel, run_node_on};
 use device::Device;

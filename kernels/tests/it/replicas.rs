@@ -1,4 +1,4 @@
-//! Tests of queues and accumulators that are replicated to another store, like to a standby's.
+//! Tests of queues and accumulators that are replicated to another store, as to a standby's store.
 
 use anabranch_kernels::objects::accumulator::{Accumulator, Gradient, Reduction};
 use anabranch_kernels::objects::queue::{Element, Queue, QueueKind, QueueSpec};
@@ -27,7 +27,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Applies the changes since the last call, and returns their number.
+    /// Applies the changes since the last call to the follower, and returns the number of changes.
     fn follow(&self) -> Result<usize> {
         let changes = self.journal.take();
         let count = changes.len();
@@ -88,7 +88,7 @@ fn queues_and_accumulators_are_replicated() -> Result<()> {
         return Err(Error::internal("no mean"));
     };
     assert_eq!(mean, floats(&[2.5])?);
-    // The take of the mean has removed the gradients from the replica.
+    // Taking the mean has removed the gradients from the replica.
     assert_eq!(followed.count(), 0);
     Ok(())
 }
@@ -104,7 +104,7 @@ fn elements_of_a_waiting_dequeue_stay_in_the_replica() -> Result<()> {
         queue.enqueue(&step, smallvec![Tensor::from(number).into()], Box::new(drop));
     }
     queue.dequeue_many(&step, 3, false, Box::new(drop));
-    // A dequeue that is not the first waiting one takes no elements.
+    // Only the first waiting dequeue takes elements, so the second dequeue takes none.
     let second = Arc::new(Cancellation::new());
     queue.dequeue_many(&second, 3, false, Box::new(drop));
     second.cancel(Error::internal("over"));

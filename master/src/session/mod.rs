@@ -58,7 +58,7 @@ pub(crate) struct Session {
     callables: Callables,
     partial_runs: Mutex<PartialRuns>,
     closed: CancellationToken,
-    /// The status with which steps fail that the end of the session interrupts.
+    /// The status of the steps that the end of the session interrupts; set when the session ends.
     end: OnceLock<Status>,
     /// The tracker of the steps in flight, for which the end of the session waits.
     steps: TaskTracker,
@@ -84,8 +84,8 @@ struct PartialRuns {
 }
 
 impl Session {
-    /// Creates a session and places its graph over the devices of its tasks. A failure leaves no state
-    /// behind, because the session is opened on the workers later, by [`Session::start`].
+    /// Creates a session and places its graph over the devices of its tasks. A failure leaves no state on the
+    /// workers, because the session is opened on them later, by [`Session::start`].
     pub(crate) fn new(
         handle: Arc<str>,
         config: pb::ConfigProto,
@@ -120,8 +120,8 @@ impl Session {
         self.state.lock().cluster.clone()
     }
 
-    /// Adds nodes to the graph and returns its new version. Stateful nodes stay on their devices; tasks that
-    /// only the new nodes name join the session.
+    /// Adds nodes to the graph and returns the graph's new version. Stateful nodes stay on their devices;
+    /// tasks that only the new nodes need are added to the session.
     pub(crate) async fn extend(self: &Arc<Self>, nodes: Bytes, version: i64) -> Result<i64, Status> {
         let _guard = self.extending.lock().await;
         let (requested, current) = {
@@ -183,7 +183,7 @@ impl Session {
             self.partial_runs.lock().by_handle.clear();
             self.delete_on_workers().await;
         });
-        // The join fails only when the process ends.
+        // Awaiting the spawned task fails only when the process ends.
         let _ = ended.await;
     }
 

@@ -1,4 +1,5 @@
-//! Opening of a session on its workers, at its start and when an extended graph names further tasks.
+//! The opening of a session on its workers: at the session's start, and when an extended graph names further
+//! tasks.
 
 use super::{DELETE_DEADLINE, Session};
 use crate::cluster::{Links, SessionCluster};
@@ -11,13 +12,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-/// The time limit for opening the session on a task that it does not need; the task has just answered the
-/// device query.
+/// The time limit for opening a session on a task that the session does not need. A short limit suffices,
+/// because the task has just answered the device query.
 const OTHERS_GRACE: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// Opens the session on the workers that answered the device query. The session starts without the
-    /// workers that it does not need and that do not open it.
+    /// Opens the session on the workers that answered the device query. A worker that the session does not
+    /// need and that does not open it is left out of the session.
     pub(crate) async fn start(&self, deadline: Instant) -> Result<(), Status> {
         let (cluster, placed) = {
             let state = self.state.lock();
@@ -31,8 +32,8 @@ impl Session {
         Ok(())
     }
 
-    /// Opens the session on the workers in `links`. Returns the tasks that are not needed and did not open
-    /// it.
+    /// Opens the session on the workers in `links`. Returns the tasks that the session does not need and that
+    /// did not open it.
     async fn open(
         &self,
         links: &Links,

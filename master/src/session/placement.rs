@@ -7,8 +7,9 @@ use graph::{DeviceName, Graph};
 use placer::PlaceRequest;
 use proto::{Status, pb};
 
-/// Lowers function calls (only calls whose bodies request devices, if the session's options disable lowering)
-/// and assigns a device to every node. Stateful nodes of `before` stay on their devices.
+/// Lowers function calls and assigns a device to every node. If the session's options disable lowering, only
+/// calls of functions whose bodies request devices are lowered. Stateful nodes of `before` stay on their
+/// devices.
 pub(super) fn place(
     requested: &Graph,
     before: Option<&Graph>,
@@ -19,8 +20,8 @@ pub(super) fn place(
     let keeps_calls = config.experimental.as_ref().is_some_and(|e| e.disable_functional_ops_lowering);
     let mut graph = if keeps_calls { lower_placed(requested)? } else { lower(requested)? };
     let mut assigned = Vec::new();
-    // Nodes are matched by name, because node ids change when the graph grows: the nodes added by lowering
-    // come after the client's nodes.
+    // Nodes are matched by name, because node ids change when the graph grows: nodes that lowering adds are
+    // numbered after the client's nodes.
     for (_, node) in before.iter().flat_map(|g| g.nodes()).filter(|(_, n)| n.op.is_stateful()) {
         if let Some(id) = graph.find(&node.name) {
             assigned.push((id, DeviceName::parse(&node.device)?));

@@ -37,7 +37,7 @@ impl Session {
         }
     }
 
-    /// Returns the earlier of the deadlines of the run options and of the call.
+    /// Returns the earlier of two deadlines: the one given by the timeout in the options, and the call's own.
     fn deadline(&self, options: &pb::RunOptions, of_call: Option<Instant>) -> Option<Instant> {
         let timeout = match options.timeout_in_ms {
             0 => self.config.operation_timeout_in_ms,
@@ -107,8 +107,8 @@ impl Session {
         .await
     }
 
-    /// Runs one part of a partial run. The partial run ends with its last part, or with the first part that
-    /// fails while it runs.
+    /// Runs one part of a partial run. The partial run ends with its last part, or with the first part whose
+    /// run fails.
     async fn run_part(
         self: &Arc<Self>,
         handle: &str,
@@ -192,7 +192,8 @@ impl Session {
         }
     }
 
-    /// Returns the plan for a step's signature, from the cache or made for the options `requested`.
+    /// Returns the plan of a step's signature: the cached plan or, if there is none, a new plan for the
+    /// options `requested`.
     async fn cached_plan(
         self: &Arc<Self>,
         signature: Signature,
@@ -211,7 +212,7 @@ impl Session {
     }
 }
 
-/// A guard that removes a partial run on drop, unless its handle has been cleared.
+/// A guard that removes a partial run on drop, unless `handle` has been set to `None`.
 struct PartialRunGuard<'a> {
     session: &'a Session,
     handle: Option<&'a str>,
@@ -224,7 +225,8 @@ impl Drop for PartialRunGuard<'_> {
     }
 }
 
-/// Runs a call of a step. Returns the fetched values in the order of `fetches`, and the recorded metadata.
+/// Runs a plan's step for one call. Returns the fetched values in the order of `fetches`, and the recorded
+/// metadata.
 async fn run_call(
     step: &Step,
     call: StepCall,

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use graph::{DType, Edge, Graph, Node, NodeId, Op, Output, Role, Shape, Tensor, Topology, ops};
 use rustc_hash::FxHashMap;
 
-/// Returns whether the graph has a control-flow node that the split must handle.
+/// Returns whether the graph has a Switch, Enter, Exit or NextIteration.
 pub(super) fn has_control_flow(graph: &Graph) -> bool {
     graph.nodes().any(|(_, node)| {
         matches!(node.op.role(), Role::Switch | Role::Enter | Role::Exit | Role::NextIteration)
@@ -70,8 +70,8 @@ impl Frames {
         let mut of = vec![0u32; graph.len()];
         let mut of_outputs = vec![0u32; graph.len()];
         for id in topology.order(graph)? {
-            // The source of a back edge has no frame at this point, but the other input of the loop's Merge
-            // has.
+            // The source of a back edge has not been assigned a frame yet, but the other input of the loop's Merge has
+            // one.
             let inside = topology.producers(id).iter().map(|p| of_outputs[p.node.index()]).find(|f| *f != 0);
             let inside = inside.unwrap_or(0);
             of[id.index()] = inside;
@@ -280,7 +280,7 @@ impl ControlLoops<'_> {
         Ok(self.add(node, device, needed_by))
     }
 
-    /// Adds a node that is named after `needed_by`.
+    /// Adds a node on `device`, with a new name made from the name of `needed_by`.
     fn add(&mut self, mut node: Node, device: u32, needed_by: NodeId) -> NodeId {
         let source = [PREFIX, &self.graph.node(needed_by).name].concat();
         node.name = self.names.new_name(&source, "", |name| self.graph.find(name).is_some()).into();

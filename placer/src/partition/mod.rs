@@ -26,9 +26,9 @@ pub enum Split {
     Device,
 }
 
-/// The generator of names for nodes that a split adds: `<source>_S<n>` at a master, `<source>_G<n>` at a
-/// worker. The numbers continue from split to split, because a worker caches the kernels of stateful nodes by
-/// name for the life of a session, so a name must not be reused for another edge.
+/// The generator of names for nodes that a split adds: `<source>_S<n>` at a master, `<source>_G<n>` at a worker. The
+/// numbers continue from split to split, because a worker caches the kernels of stateful nodes by name until the
+/// session ends, so a name must not be reused for another edge.
 #[derive(Debug)]
 pub struct Names {
     infix: &'static str,
@@ -66,13 +66,13 @@ impl Names {
 /// Parameters of a split.
 #[derive(Clone, Copy, Debug)]
 pub struct PartitionOptions<'a> {
-    /// The set into which the placement's indices point.
+    /// The set of devices to which the indices in the placement refer.
     pub devices: &'a DeviceSet,
     pub split: Split,
     pub names: &'a Names,
 }
 
-/// One partition of a graph. Its nodes carry full device names.
+/// One partition of a graph. Each of its nodes has a full device name.
 #[derive(Clone, Debug)]
 pub struct Partition {
     pub task: TaskName,
@@ -81,7 +81,7 @@ pub struct Partition {
     pub graph: Graph,
 }
 
-/// Returns the device of each node of a graph whose nodes carry full device names.
+/// Returns the device of each node of a graph whose nodes have full device names.
 ///
 /// # Errors
 /// `InvalidArgument` if a node has no device, or a device that is not in the set.
@@ -176,7 +176,7 @@ struct PartitionBuilder {
     device: u32,
 }
 
-/// The state of one split.
+/// The state of a split: the graph, and the partitions under construction.
 struct Splitting<'a> {
     graph: &'a Graph,
     topology: &'a Topology,
@@ -194,7 +194,7 @@ struct Splitting<'a> {
     /// For each device, the index of its partition.
     part_of: Vec<u32>,
     parts: Vec<PartitionBuilder>,
-    /// For each node, its id within its partition.
+    /// For each node of the whole graph, its id in the graph of its partition.
     local: Vec<NodeId>,
     /// The local node that replaces a remote output ([`CONTROL`] for the control output) in a partition, by
     /// output and partition.
@@ -266,7 +266,7 @@ impl<'a> Splitting<'a> {
         })
     }
 
-    /// Connects all nodes and returns the partitions.
+    /// Adds the edges and transfers of all nodes, and returns the partitions.
     fn split(mut self, options: &PartitionOptions<'_>) -> Result<Vec<Partition>> {
         for id in self.graph.ids() {
             self.connect(id)?;
@@ -320,7 +320,7 @@ impl<'a> Splitting<'a> {
         Ok(())
     }
 
-    /// Returns the Merge of the control loop that the node's Recvs wait for.
+    /// Returns the Merge of the control loop that the node's Recvs wait for, if the node is in a loop that has one.
     fn control_merge_of(&self, id: NodeId) -> Option<NodeId> {
         let producers = self.topology.producers(id).iter();
         let mut control_merges = producers.filter(|p| loops::is_control_loop_edge(self.graph, p));
@@ -420,8 +420,9 @@ impl<'a> Splitting<'a> {
         Ok(LocalSource::Shared(received))
     }
 
-    /// Records the source of a Recv within a task. All outputs of a node arrive together and are all alive or
-    /// all dead, except those of a control-flow node, which is not recorded.
+    /// Writes the name of the producing node into a Recv from another device of the same task. All outputs of a node
+    /// arrive together and are all alive or all dead; this does not hold for a control-flow node, whose name is not
+    /// written.
     fn note_origin(&mut self, part: u32, received: NodeId, source: NodeId) {
         let node = self.graph.node(source);
         let is_fed = self.transfers.is_feed(node);
@@ -431,7 +432,8 @@ impl<'a> Splitting<'a> {
         }
     }
 
-    /// Makes a Recv within a loop wait for each iteration of the control loop.
+    /// Makes a Recv in a loop wait for `waits_for`, the Merge of the control loop, so that the Recv runs in each
+    /// iteration.
     fn wait(&mut self, part: u32, received: NodeId, waits_for: Option<NodeId>) {
         if let Some(merge) = waits_for {
             self.parts[part as usize].edges.push(Edge::control(merge, received));
@@ -471,7 +473,7 @@ impl<'a> Splitting<'a> {
         self.names.new_name(source, middle, |name| self.look_up_names && self.graph.find(name).is_some())
     }
 
-    /// Assembles the partitions that have nodes.
+    /// Builds the graphs of all partitions that have nodes.
     fn finish(self, options: &PartitionOptions<'_>) -> Result<Vec<Partition>> {
         let Splitting { graph, parts, local_sources, local, .. } = self;
         drop((local_sources, local));

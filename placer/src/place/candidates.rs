@@ -45,7 +45,7 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// Returns the preferred device of a list.
+    /// Returns the first, and so the preferred, device of a list.
     pub(super) fn first(&self, id: CandidatesId) -> u32 {
         self.lists[id as usize][0]
     }

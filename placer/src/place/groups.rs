@@ -242,8 +242,8 @@ impl<'a> Groups<'a> {
         })
     }
 
-    /// Returns the constraint with `requested` refined by the resource and the assigned device again, because
-    /// a soft merge may have dropped their fields.
+    /// Returns the constraint with the fields of `resource` and of the assigned device restored in `requested`, because
+    /// a soft merge may have dropped them.
     fn refined(&mut self, mut constraint: Constraint) -> Constraint {
         constraint.requested = self.specs.override_with(constraint.resource, constraint.requested);
         if constraint.device != NONE {

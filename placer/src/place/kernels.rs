@@ -7,7 +7,7 @@ use graph::{AttrValue, Attrs, DType, Node, Op};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// The kernels that are registered, as far as the placer needs them.
+/// The queries about registered kernels that the placer needs.
 pub trait Kernels {
     /// Returns the priority, mostly 0, of a device type's kernel for the node, or `None` if the device type
     /// has no kernel. The result must depend only on the node's op and on its attributes of kind `type`.
@@ -19,7 +19,8 @@ pub trait Kernels {
     fn registered(&self, op: &str) -> String;
 }
 
-/// Device types that have a kernel, in order of preference, each with the kernel's priority.
+/// Device types that have a kernel, as indices in [`DeviceSet::types`], each with the kernel's priority, in order of
+/// preference.
 pub(super) type Types = SmallVec<[(u32, i32); 2]>;
 
 /// The index of a [`Types`] list in [`Signatures`].
@@ -34,7 +35,8 @@ fn type_rank(device_type: &str) -> i32 {
     }
 }
 
-/// The properties of a node's signature that the placer needs.
+/// The facts about a node that follow from its op and type attributes: the device types that can run it, and its use of
+/// references and resources.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Signature {
     pub(super) types: TypesId,
@@ -43,7 +45,7 @@ pub(super) struct Signature {
     pub(super) outputs: Outputs,
 }
 
-/// The outputs of a node's signature.
+/// The number and kind of a node's outputs, as far as the placer distinguishes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outputs {
     /// Exactly one output.
@@ -77,8 +79,8 @@ pub(super) struct Signatures<'a> {
     remote: FxHashMap<TypesId, TypesId>,
 }
 
-/// The names and default types of an op's type attributes; `None` if one is a list, or there are too many to
-/// pack.
+/// The names and default types of an op's type attributes; `None` if an attribute is a list of types, or if there are
+/// more than the eight whose types fit into a 64-bit key.
 type TypeAttrs = Option<SmallVec<[(&'static str, u8); 4]>>;
 
 impl<'a> Signatures<'a> {
@@ -110,7 +112,8 @@ impl<'a> Signatures<'a> {
         Ok(signature)
     }
 
-    /// Returns the op's index and the packed values of its type attributes.
+    /// Returns the key of a node's signature in the cache: the op's index, and the types in its attributes, packed into
+    /// 64 bits. Returns `None` if the types cannot be packed.
     fn key(&mut self, node: &Node) -> Option<(u32, u64)> {
         let index = node.op.index;
         if self.type_attrs.len() <= index {
@@ -189,9 +192,9 @@ impl<'a> Signatures<'a> {
         with
     }
 
-    /// Returns the device types that occur in both lists, or `None` if there are none. If the priorities of
-    /// one list are all equal, the order of the other list holds; if the orders contradict each other, the
-    /// order of [`type_rank`] does.
+    /// Returns the device types that occur in both lists, or `None` if there are none. If the priorities of one list
+    /// are all equal, the result has the order of the other list; if the orders contradict each other, it has the order
+    /// of [`type_rank`].
     pub(super) fn merge(&mut self, a: TypesId, b: TypesId) -> Option<TypesId> {
         if a == b {
             return Some(a);

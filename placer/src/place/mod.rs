@@ -73,7 +73,7 @@ pub struct Placement {
     devices: Vec<Arc<str>>,
     of_node: Vec<u32>,
     reasons: Vec<Reason>,
-    /// Messages for the user about requests that were not followed, which are no errors.
+    /// Warnings for the user about requests that could not be met.
     pub warnings: Vec<String>,
 }
 
@@ -158,7 +158,7 @@ const GENERATOR: u8 = 1;
 /// Bit of `traits`: an input may be a reference or a resource.
 const TAKES_STATE: u8 = 2;
 
-/// The state of one placement.
+/// The state of a placement: the graph, its colocation groups, and the devices decided so far.
 struct Placing<'a> {
     graph: &'a Graph,
     topology: &'a Topology,
@@ -275,8 +275,8 @@ impl<'a> Placing<'a> {
         self.choose(id, followed)
     }
 
-    /// Places a node on its group's device if the group has one, else on the device of the node `followed` if
-    /// it is a candidate, else on the first candidate.
+    /// Places a node on its group's device if the group has one; otherwise on the device of the node `followed`, if the
+    /// group may be placed there; otherwise on the group's preferred device.
     fn choose(&mut self, id: NodeId, followed: Option<(NodeId, Reason)>) -> Result<()> {
         let root = self.groups.root(id);
         let constraint = self.groups.constraints[root];
@@ -308,8 +308,8 @@ impl<'a> Placing<'a> {
         Ok(())
     }
 
-    /// Returns the rule that explains why a member of a group is on the group's device; `with` is the
-    /// deciding node.
+    /// Returns the rule that explains why a member of a group is on the group's device; `with` is the node that decided
+    /// the device.
     fn member_reason(&self, id: NodeId, own: u32, device: u32, with: u32) -> Reason {
         if own != 0 && self.groups.specs.get(own).matches(&self.groups.devices.get(device).name) {
             return Reason::Explicit;

@@ -148,7 +148,7 @@ fn the_split_by_task_adds_control_loops_for_devices_of_one_task() -> Result<()> 
         exit_S12 = _Send(exit) @w:0/CPU:0 T=float recv_device=ps:0/CPU:0 send_device=w:0/CPU:0 incarnation=2 tensor_name=edge_12_exit
     "#]],
     )?;
-    // One partition of the split by task is split again by device.
+    // The graph is split by task, and then one of its partitions is split by device.
     let (set, graph) = (devices(CLUSTER)?, placed(&loop_text("w:0/CPU:1"))?);
     let placement = placed_devices(&graph, &set)?;
     let names = Names::master();

@@ -323,7 +323,8 @@ fn nodes_without_a_kernel_are_refused() -> Result<()> {
           <no registered kernels>
 
         	 [[i]]"#]].assert_eq(&outcome("p = Placeholder()\ni = Identity(p) [p]", &set, &kernels, false)?);
-    // Another task may have kernels that this process does not know.
+    // A node requested on another task is placed, because the other task may have kernels that this process does not
+    // know.
     expect![[r#"
         p: (Placeholder): /job:worker/replica:0/task:1/device:CPU:0 [where its consumer i is]
         i: (Identity): /job:worker/replica:0/task:1/device:CPU:0 [as requested]"#]]

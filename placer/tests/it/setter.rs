@@ -129,7 +129,8 @@ fn the_random_strategy_depends_on_name_and_seed() -> Result<()> {
     Ok(())
 }
 
-/// For each shape, the number of shards along the axis that each partitioner cuts.
+/// Compares, for several shapes, the number of shards that each partitioner gives along its axis with TensorFlow's
+/// number.
 #[test]
 fn partitioners_give_tensorflows_shard_counts() -> Result<()> {
     let axis = |max_shard_bytes, axis, max_shards| Partitioner::AxisSize {

@@ -6,7 +6,7 @@ use super::tensor::{tensor_from_proto_within, tensor_to_proto};
 use crate::pb::{self, attr_value::ListValue, attr_value::Value};
 use graph::{AttrList, AttrValue, DType, Error, FuncAttr, REF_OFFSET, Result};
 
-/// Converts a dtype number.
+/// Converts the number of a `DataType` to a dtype.
 ///
 /// # Errors
 /// `InvalidArgument` for reference types, which values and attributes never have, and unknown numbers.

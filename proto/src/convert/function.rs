@@ -1,5 +1,5 @@
-//! Conversions of functions and their library. Fields without a counterpart are stored, serialised, in
-//! `opaque` fields.
+//! Conversions of functions and function libraries. Fields that the types of `graph` do not have are stored,
+//! serialised, in `opaque` fields.
 
 use super::attr::{attr_from_proto, attr_to_proto, dtype_from_proto};
 use super::budget::Budget;
@@ -218,13 +218,14 @@ fn add_attrs(to: &mut AttrMap, attrs: &Attrs) {
     to.extend(attrs.iter().map(|(name, value)| (name.to_string(), attr_to_proto(value))));
 }
 
-/// Encodes the fields of a message that have no counterpart; `None` if there are none.
+/// Encodes a message that holds only fields that the types of `graph` do not have; `None` if none of them is set.
 fn opaque(left: &impl Message) -> Option<Arc<[u8]>> {
     let bytes = left.encode_to_vec();
     (!bytes.is_empty()).then(|| bytes.into())
 }
 
-/// Decodes the fields that have no counterpart.
+/// Decodes a message that [`opaque`] has encoded; errors name `of`, the function, argument, attribute or node of the
+/// message.
 fn decode_opaque<M: Message + Default>(opaque: &Option<Arc<[u8]>>, of: &str) -> Result<M> {
     match opaque {
         Some(bytes) => M::decode(&bytes[..]).map_err(|e| unreadable(of, e)),

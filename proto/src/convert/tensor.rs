@@ -1,5 +1,5 @@
-//! Conversions of tensors. The elements are little-endian contents or typed lists as clients write them, in
-//! which the last element is repeated up to the end of the tensor.
+//! Conversions of tensors. The elements in a message are either bytes in `tensor_content` or, as clients write them, a
+//! typed list such as `float_val`, whose last element is repeated up to the end of the tensor.
 
 use super::Budget;
 use super::attr::dtype_from_proto;
@@ -140,7 +140,7 @@ fn plain(dtype: DType, proto: pb::TensorProto, shape: Shape, budget: &mut Budget
     }
 }
 
-/// A numeric tensor that is read from a typed list.
+/// The dtype and shape of a numeric tensor that is filled from a typed list of its message, such as `float_val`.
 struct TypedList<'a> {
     dtype: DType,
     shape: Shape,

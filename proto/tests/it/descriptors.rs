@@ -114,7 +114,8 @@ fn every_kind_of_difference_is_reported() {
     );
 }
 
-/// Returns one line for each property that only one side has or that differs.
+/// Returns one line for each property that differs between TensorFlow's files (`peer`) and ours, or that one side
+/// lacks.
 fn differences(peer: &Properties, ours: &Properties) -> Vec<String> {
     let missing = peer.iter().filter(|(name, _)| !ours.contains_key(*name));
     let extra = ours.iter().filter(|(name, _)| !peer.contains_key(*name));
@@ -128,7 +129,7 @@ fn differences(peer: &Properties, ours: &Properties) -> Vec<String> {
         .collect()
 }
 
-// TensorFlow's side: tests/it/descriptors.json.
+// The properties of TensorFlow's messages, which tests/it/descriptors.json describes.
 
 fn tensorflow_properties() -> Properties {
     let text =
@@ -198,7 +199,7 @@ fn int(value: &Value) -> i64 {
     value.as_i64().expect("an integer")
 }
 
-// Our side: protos/, compiled by the test.
+// The properties of our messages: the test compiles the files in protos/.
 
 fn our_properties(alteration: Option<Alteration>) -> Properties {
     let pool = compile(alteration);
@@ -267,7 +268,7 @@ fn our_field_property(field: &FieldDescriptor) -> String {
             Cardinality::Repeated => "repeated",
         },
         kind: &kind,
-        // `field.is_packed()` cannot be used, because it is computed before the option is read.
+        // `field.is_packed()` ignores the option `packed`, because it is computed before the option is read.
         packed: field.is_list() && packable && packed.unwrap_or(proto3),
         deprecated: options.is_some_and(|options| options.deprecated()),
         oneof: oneof.as_ref().map(|oneof| oneof.name()),
@@ -328,9 +329,9 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-// Descriptions of properties, shared by both sides.
+// Formatting of properties as text, for both TensorFlow's messages and ours.
 
-/// The properties of a field.
+/// The compared properties of a field.
 #[derive(Debug)]
 #[expect(dead_code, reason = "read by Debug alone")]
 struct FieldProperties<'a> {

@@ -300,7 +300,7 @@ fn uninterpreted_fields_are_preserved() -> Result<()> {
     Ok(())
 }
 
-/// Cached attributes are looked up by their bytes, but opaque fields belong to a single node.
+/// The cache of decoded attributes must not give the opaque fields of one node to another node.
 #[test]
 fn nodes_with_equal_attributes_keep_their_opaque_fields() -> Result<()> {
     let mut def = graph_to_proto(&Graph::from_text(BASE)?, DefaultAttrs::Keep)?;
@@ -396,7 +396,8 @@ impl Random {
         Ok(FuncAttr { name: "f".into(), attrs })
     }
 
-    /// Returns a graph of identities and sums with random attributes, devices and control inputs.
+    /// Returns a graph of `nodes` nodes: a placeholder, and Identity and AddV2 nodes with random attributes, devices
+    /// and control inputs.
     fn graph(&mut self, nodes: usize) -> Result<Graph> {
         let mut def =
             GraphDef { node: vec![], ..graph_to_proto(&Graph::from_text(BASE)?, DefaultAttrs::Keep)? };
@@ -418,7 +419,7 @@ impl Random {
             }
             def.node.push(next);
         }
-        // The reader accepts nodes in any order, and preserves it.
+        // The decoder accepts nodes in any order, and preserves their order.
         for i in (1..def.node.len()).rev() {
             def.node.swap(i, self.below(i + 1));
         }
@@ -482,8 +483,8 @@ fn damaged_bytes_are_decoded_or_refused() -> Result<()> {
     Ok(())
 }
 
-/// An algorithm that is quadratic in the number of nodes would take minutes. The linear one takes a second
-/// without optimisation, and less than a twentieth of that with it.
+/// An algorithm that is quadratic in the number of nodes would take minutes. The linear algorithm takes a second in an
+/// unoptimised build, and less than a twentieth of a second in an optimised build.
 #[test]
 fn large_graphs_are_read_in_linear_time() -> Result<()> {
     let graph = Random(5).graph(100)?;

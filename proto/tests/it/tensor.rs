@@ -170,7 +170,8 @@ fn typed_lists_are_read_and_their_last_element_repeats() -> Result<()> {
             TensorProto { float8_val: vec![3, 4], ..two(DataType::DtFloat8E5m2) },
             Tensor::from_bytes(DType::Float8E5M2, Shape::new(&[2])?, &[3, 4])?,
         ),
-        // A missing shape is that of a scalar. The content of string tensors is all lengths, then all bytes.
+        // A message without a shape is a scalar. The content of a string tensor is the lengths of all strings, followed
+        // by the bytes of all strings.
         (
             TensorProto { tensor_shape: None, int_val: vec![4], ..of(DataType::DtInt32, &[]) },
             Tensor::scalar(4i32),
@@ -280,8 +281,8 @@ fn variants_round_trip_with_their_tensors() -> Result<()> {
         tensor_from_proto(TensorProto::decode(&proto.encode_to_vec()[..]).map_err(wrong)?)?.as_variants()?
     );
     assert_eq!(text, format!("{all:?}"));
-    // Elements 0 and 2 have no value. The missing indices are followed by the number of DT_VARIANT, the
-    // limit, and a shape of unknown rank.
+    // The metadata: 2 elements without value, with indices 0 and 2; the number of DT_VARIANT; the maximum length 7; a
+    // shape of unknown rank.
     let list = &proto.variant_val[0].tensors[1].variant_val[0];
     assert_eq!(
         (&list.type_name[..], &list.metadata[..]),

@@ -11,9 +11,9 @@ use anabranch_proto::{
 use bytes::Bytes;
 use prost::Message;
 
-/// An int32 scalar 0.
+/// A RecvTensorResponse of TensorFlow with an int32 scalar 0.
 const SCALAR: &[u8] = b"\x18\xc6\xca\x92\xe8\xd4\x96\x98\x03\x0a\x08\x08\x03\x22\x04\x00\x00\x00\x00";
-/// A float tensor of shape [0, 3].
+/// A RecvTensorResponse of TensorFlow with a float tensor of shape [0, 3].
 const EMPTY: &[u8] = b"\x0a\x0e\x08\x01\x12\x08\x12\x02\x08\x00\x12\x02\x08\x03\x22\x00";
 
 #[test]
@@ -88,7 +88,7 @@ fn services_have_tensorflows_names() {
 
 /// Status codes in messages have the same numbers as gRPC's codes.
 #[test]
-fn codes_equal_grpcs() {
+fn status_codes_equal_grpc_codes() {
     for number in 0..=16 {
         let code = Code::try_from(number).expect("codes 0 to 16 are declared");
         let grpc = format!("{:?}", tonic::Code::from(number));

@@ -3,7 +3,7 @@
 
 /// Size of a client's dynamic table unless its settings change it, bytes.
 const DEFAULT_TABLE_SIZE: u32 = 4096;
-/// Indices of the fields in the static table.
+/// Indices of the fields `:status: 200` and `content-type` in the static table.
 const STATUS_200: u8 = 8;
 const CONTENT_TYPE: u8 = 31;
 /// Index of the newest field of the dynamic table.
@@ -19,7 +19,7 @@ pub(crate) struct Encoder {
     /// Set when the client has announced a table smaller than the default: the dynamic table is not used from
     /// then on.
     is_table_unused: bool,
-    /// Set while the client has not yet been sent the reduction of the table to size zero.
+    /// Set until the client has been sent the reduction of its dynamic table's size to zero.
     has_pending_resize: bool,
     has_content_type: bool,
     has_ok: bool,

@@ -54,7 +54,7 @@ pub(crate) struct ConnectionState {
     /// The initial flow-control window of a stream for answers, from the client's settings, bytes.
     initial_out_window: i64,
     max_out_frame: usize,
-    /// The numbers of the streams that have bytes or trailers to send, which take turns in this order.
+    /// The numbers of the streams that have bytes or trailers to send, in the order in which they may send next.
     send_queue: VecDeque<u32>,
     /// Set when the server stops or the client has violated the protocol: new streams are refused.
     is_leaving: bool,
@@ -70,7 +70,7 @@ pub(crate) struct ConnectionState {
 pub(crate) struct ReadEvents {
     /// Streams of new calls, with their header fields.
     pub(crate) begun: Vec<(u32, Vec<Field>)>,
-    /// Calls that the client has cancelled.
+    /// The tasks of cancelled calls, which the connection must abort.
     pub(crate) given_up: Vec<Arc<InlineTask>>,
 }
 

@@ -272,7 +272,7 @@ fn stream_errors_reset_only_the_stream() {
         read(&mut state, bytes);
         assert_eq!(resets(&mut state), [(1, reason.0)], "{what}");
         assert_eq!(state.poll_part(1, true, noop_waker_ref()), Some(RequestPart::Gone), "{what}");
-        // The call on the other stream continues.
+        // The call on stream 3 continues.
         read(&mut state, &frame(kind::DATA, END_STREAM, 3, b"z"));
         assert_eq!(state.take_whole_request(3).as_deref(), Some(&b"z"[..]), "{what}");
     }
@@ -310,7 +310,7 @@ fn request_windows_are_granted_again() {
         );
         grown += sent_frames(&mut state).iter().filter(|(kind, ..)| *kind == kind::WINDOW_UPDATE).count();
     }
-    // The window is granted again when half of it is used, for the connection and for the stream.
+    // Each window is granted again when half of it is used: twice for the connection, and twice for the stream.
     assert_eq!(grown, 2 * 2);
 }
 

@@ -1,5 +1,5 @@
-//! `anabranch ckpt convert`: converts between checkpoints and single files of tensors, whose format follows
-//! from their extension.
+//! `anabranch ckpt convert`: converts a checkpoint to a single file, or such a file to a checkpoint. The
+//! extension of the file, `.safetensors` or `.npz`, selects its format.
 
 use super::{Fallible, archive, names, open, safetensors, shown};
 use checkpoint::bundle::Writer;

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time after its start at which a task that does not listen yet counts as failed.
+/// Time after the start of a task at which the task counts as failed if it does not listen yet.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Time after which a task that was asked to stop is killed.

@@ -45,8 +45,8 @@ pub(crate) struct DemoFlags {
 enum Model {
     /// A classifier of handwritten digits
     Digits,
-    /// A model of clicks by synthetic users: linear weights of single values and crosses, beside dense layers
-    /// over embeddings, with tables cut into shards
+    /// A model of clicks by synthetic users: linear weights of single features and of a pair of features, and
+    /// dense layers over embeddings, with tables cut into shards
     WideAndDeep,
 }
 

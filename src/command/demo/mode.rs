@@ -1,4 +1,4 @@
-//! The demo's replication modes. Runs in different modes differ in nothing else.
+//! The demo's replication modes, and the settings that depend on the mode.
 
 use clap::ValueEnum;
 use client::SessionOptions;
@@ -34,7 +34,8 @@ pub(super) enum Compute {
 }
 
 impl Compute {
-    /// Returns the scope for the model's nodes, derived from the scope of its replica.
+    /// Returns the scope in which the model's nodes are built: `replica`, or `replica` with the first GPU as the
+    /// device.
     pub(super) fn scope(self, replica: &Scope) -> Scope {
         match self {
             Compute::Anywhere => replica.clone(),
@@ -89,7 +90,7 @@ impl Mode {
     pub(super) fn devices_of_one_process(self) -> Option<u32> {
         match self {
             Mode::Local => Some(1),
-            // One device more than towers holds the variables.
+            // One device for each tower, and one for the variables.
             Mode::InGraph => Some(REPLICAS + 1),
             _ => None,
         }

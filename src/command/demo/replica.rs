@@ -97,7 +97,8 @@ impl Replica {
     /// and the device of each variable.
     fn evaluate(&self, problem: &Problem, session: &Session) -> Fallible<Outcome> {
         let options = pb::RunOptions { output_partition_graphs: true, ..Default::default() };
-        // Every variable's probe is a target, so that the partition graphs that the step returns contain all variables.
+        // The probe of each variable is a target, so that the partition graphs that the step returns contain all
+        // variables.
         let step = session.step().fetch(self.guesses).fetch(self.training.global_step);
         let step = self.training.probes.iter().fold(step, |step, (_, probe)| step.target(*probe));
         let outcome = step.options(options).run()?;
@@ -127,8 +128,8 @@ impl Replica {
     }
 }
 
-/// Returns the input of a client. Every mode shuffles the examples in the same order, and batches go to the clients in
-/// turn: the batches of synchronous clients in a step together equal the batch of a single client.
+/// Returns the input of a client. Every mode shuffles the examples in the same order and deals the batches to the
+/// clients in rotation: the batches of synchronous clients in a step together equal the batch of a single client.
 fn examples(scope: &Scope, problem: &Problem, mode: Mode, worker: u32, batch: usize) -> Input {
     let all: Vec<Tensor> = problem.training.tensors();
     let shuffled = Dataset::from_tensors(scope, &all).shuffle(problem.training.len() as i64, SEED);
@@ -142,7 +143,7 @@ mod tests {
     use crate::command::demo::digits;
     use clap::ValueEnum;
 
-    /// Only the requested devices can be checked in all modes, because the test machine may have no GPU.
+    /// The test checks the requested devices, because the placer cannot assign a GPU on a machine without one.
     #[test]
     fn the_model_requests_a_gpu_and_its_variables_do_not() -> Fallible<()> {
         let problem = digits::problem()?;
@@ -153,7 +154,7 @@ mod tests {
                 let nodes = step.nodes().filter(|(_, node)| node.op.name() == op);
                 nodes.map(|(_, node)| node.device.contains("GPU:0")).collect()
             };
-            // The graph has two layers for each loss, and two layers for the held-out examples.
+            // Each loss has two dense layers, and the held-out examples have two more.
             let softmaxes = asks("SparseSoftmaxCrossEntropyWithLogits");
             assert!(!softmaxes.is_empty() && softmaxes.iter().all(|&asks| asks), "{mode:?}");
             let products = asks("BiasAdd");

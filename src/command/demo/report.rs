@@ -56,7 +56,7 @@ impl Hook for ProgressHook {
 
     fn after_run(&mut self, _: &HookContext<'_>, run: &RunValues<'_>) -> train::Result<()> {
         if let Some(step) = run.global_step.and_then(|step| u64::try_from(step).ok()) {
-            // Replicas report global steps out of order, so the position never goes back.
+            // Replicas may report global steps out of order, so the position is never decreased.
             self.bar.set_position(step.max(self.bar.position()));
         }
         if let Some(loss) = run.values.first().map(Tensor::item::<f32>).transpose()? {

@@ -1,4 +1,4 @@
-//! Invalid graphs, values, sizes and bytes.
+//! Requests with invalid graphs, tensor values, sizes and bytes.
 
 use super::{FLOAT, single};
 use crate::support::Fallible;
@@ -154,7 +154,7 @@ async fn malformed_graphs_are_refused_with_the_node() -> Fallible {
             }
             Err(_) => {}
         }
-        // ExtendSession refuses the same graph, and the session stays as it was.
+        // ExtendSession refuses the same invalid graph and leaves the session unchanged.
         let session = rpc.create_session(def([constant("before", 3.0)])).await?;
         let extend = pb::ExtendSessionRequest {
             session_handle: session.clone(),
@@ -228,7 +228,7 @@ async fn kernel_errors_fail_the_step_with_the_node() -> Fallible {
     Ok(())
 }
 
-/// A message that states a huge size without the elements takes no memory.
+/// The server allocates no memory for a message with a huge shape and few elements.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sizes_are_checked_before_memory_is_allocated() -> Fallible {
     let (cluster, rpc) = single().await?;
@@ -310,7 +310,7 @@ async fn sizes_are_checked_before_memory_is_allocated() -> Fallible {
             wrong.push(format!("{case}: {code:?} {}", failure.message()));
         }
     }
-    // The feed's message states a shape with more elements than it holds.
+    // The shape in the feed's message is invalid, or has more elements than the message contains.
     let session = rpc.create_session(def([placeholder("p"), unary("n", "Neg", "p")])).await?;
     for dims in [vast, &[-3], &[1 << 40, 1 << 40]] {
         let mut run = step(&session, &[("p:0", Tensor::scalar(1f32))], &["n:0"], &[]);

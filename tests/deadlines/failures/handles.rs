@@ -255,7 +255,8 @@ async fn invalid_receive_requests_are_refused() -> Fallible {
     let payload_type = anabranch::proto::WORKER_POSSIBLY_RESTARTED.as_bytes();
     assert!(details.windows(payload_type.len()).any(|w| w == payload_type), "{details:?}");
 
-    // A request for a step that never runs ends at the caller's deadline, or when the step is cleaned up.
+    // A RecvTensor request for a step that never runs ends at the caller's deadline, or when the step is
+    // cleaned up.
     let key = format!("{here};{incarnation:016x};{here};edge;0:0");
     let mut impatient = tonic::Request::new(receive(&key));
     impatient.set_timeout(Duration::from_millis(50));

@@ -17,7 +17,7 @@ const FLOAT: pb::DataType = pb::DataType::DtFloat;
 const WORKER: &str = "/job:worker/replica:0/task:0";
 const PS: &str = "/job:ps/replica:0/task:0";
 
-/// Longest time within which a call must fail if its failure depends on no deadline.
+/// Longest time within which a call must fail if its failure does not wait for a deadline.
 const SOON: Duration = Duration::from_secs(2);
 
 fn cpu(task: &str) -> String {
@@ -66,7 +66,7 @@ fn run_endless(rpc: &Rpc, session: &str) -> Running {
     tokio::spawn(async move { rpc.run_step(request).await })
 }
 
-/// Waits until the counter of [`counter`] has this value.
+/// Waits until the variable of [`counter`] equals `value`.
 async fn until_counted(rpc: &Rpc, session: &str, value: f32) -> Fallible {
     let value = Some(tensor_to_proto(&Tensor::scalar(value)));
     let deadline = Instant::now() + LONG;

@@ -46,7 +46,7 @@ async fn death_of_a_task_fails_the_step_at_once_with_its_name() -> Fallible {
     rpc.run_step(step(&session, &[], &["a:0"], &[])).await?;
     rpc.close_session(&session).await?;
 
-    // Sessions with the task work once it has been restarted.
+    // New sessions that use the task work once it has been restarted.
     cluster.spawn("ps", 0)?;
     cluster.wait_until_listening("ps", 0)?;
     rpc.check_health().await

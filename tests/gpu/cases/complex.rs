@@ -22,7 +22,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
                 &[3, 0, 2, 4],
                 &[2, 1, 1, 64],
             ] {
-                // One input has only the transformed axes, the other also has batch axes.
+                // The first input has only the transformed axes, the second input also has batch axes.
                 all.push(vec![random.tensor(t, &dims[dims.len() - axes..])?]);
                 all.push(vec![random.tensor(t, dims)?]);
             }

@@ -1,4 +1,4 @@
-//! Inputs for ops that move elements: blocks, diagonals, partitions, sequences.
+//! Inputs for ops that move elements, such as SpaceToBatch, MatrixDiag, DynamicPartition and ReverseSequence.
 
 use super::{Fallible, Random, WithInt, numbers};
 use graph::{DType, Shape, Tensor};
@@ -97,7 +97,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
         ],
         "DynamicStitch" | "ParallelDynamicStitch" => {
             let data = types.get(2).copied().unwrap_or(t);
-            // Index 0 occurs twice, indices 1 and 3 do not occur.
+            // The index 0 occurs twice, and the indices 1 and 3 do not occur.
             let second = numbers(&[5, 0])?.reshaped(Shape::new(&[2, 1])?)?;
             let rows = [random.tensor(data, &[3, 2])?, random.tensor(data, &[2, 1, 2])?];
             let [first_rows, second_rows] = rows;

@@ -73,14 +73,14 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
     }))
 }
 
-/// Returns boxes inside an image, beyond its edges, and upside down.
+/// Returns three boxes: one inside the image, one that extends beyond its edges, and one that is upside down.
 fn boxes() -> Fallible<Tensor> {
     let sides = [0.1f32, 0.2, 0.8, 0.9, -0.3, 0.0, 1.2, 1.0, 0.9, 0.7, 0.1, 0.3];
     Ok(Tensor::from_slice(&sides, graph::Shape::new(&[3, 4])?)?)
 }
 
-/// Returns boxes of which many overlap, with unordered corners and some NaN, and scores of which many are
-/// equal.
+/// Returns boxes and their scores. Many boxes overlap, their corners are in any order and some are NaN; many
+/// scores are equal.
 fn overlapping(t: DType, count: usize, random: &mut Random) -> Fallible<[Tensor; 2]> {
     let mut boxes = random.tensor(DType::Double, &[count, 4])?;
     for sides in boxes.values_mut::<f64>()?.chunks_exact_mut(4).skip(9).step_by(17) {

@@ -3,7 +3,7 @@
 use super::{Fallible, Random, WithInt, numbers};
 use graph::{DType, Node, Optional, PartialShape, Shape, Tensor, TensorList, Variant};
 
-/// The shape of each element of the lists.
+/// The shape of the elements of the test lists.
 const ELEMENT: [usize; 2] = [2, 3];
 
 pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
@@ -149,7 +149,7 @@ fn list_of(
     Ok(Tensor::variant(TensorList::of(dtype, shape, elements)?))
 }
 
-/// Returns variants of many element types, for `AddN` and `ZerosLike`: lists, and an optional.
+/// Returns variants for `AddN` and `ZerosLike`: tensor lists of several element types, and an optional.
 fn of_many_types(random: &mut Random) -> Fallible<Vec<Tensor>> {
     let mut all = Vec::new();
     for dtype in [DType::Float, DType::Half, DType::Int64, DType::UInt8, DType::Int32, DType::Variant] {

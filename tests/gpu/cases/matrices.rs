@@ -7,7 +7,8 @@ use kernels::testing::run_op;
 /// Shapes of square matrices: an empty batch, a 1x1 matrix, empty matrices, a batch, and a larger matrix.
 const SQUARES: &[&[usize]] = &[&[0, 3, 3], &[1, 1], &[2, 0, 0], &[2, 3, 4, 4], &[19, 19]];
 
-/// Shapes of matrices that need not be square, wide and tall.
+/// Shapes of matrices for ops that take matrices of any shape: square, wide, tall and empty matrices, and
+/// batches.
 const OBLONG: &[&[usize]] =
     &[&[0, 3, 2], &[1, 1], &[2, 0, 3], &[3, 0], &[2, 3, 5, 3], &[3, 5], &[19, 12], &[6, 37]];
 
@@ -62,7 +63,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             for dims in OBLONG {
                 all.push(vec![random.tensor(t, dims)?]);
             }
-            // The rank of these matrices is lower than the length of their shorter side.
+            // The rank of these two inputs is lower than the length of the matrices' shorter side.
             all.push(vec![Tensor::zeros(t, Shape::new(&[3, 2])?)?]);
             let factors = [random.tensor(t, &[2, 5, 2])?, random.tensor(t, &[2, 2, 4])?];
             all.push(run_op("BatchMatMulV2", &factors, &[("T", t.into())])?);
@@ -72,7 +73,8 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
     Ok(Some(all))
 }
 
-/// Returns the shape of right-hand sides with `columns` columns, for matrices of shape `dims`.
+/// Returns the shape of right-hand sides with `columns` columns, for linear systems with matrices of shape
+/// `dims`.
 fn right(dims: &[usize], columns: usize) -> Vec<usize> {
     [&dims[..dims.len() - 1], &[columns]].concat()
 }

@@ -38,8 +38,8 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
                 (&[], &[], 4),
                 (&[0, 1], &[0, 1], 0),
             ] {
-                // An output without rows is only valid for V2, because the indices of other versions would be of rows
-                // that do not exist.
+                // Only the V2 ops accept an output without rows, because every row index of the other ops would be
+                // out of range.
                 if rows == 0 && !name.ends_with("V2") {
                     continue;
                 }
@@ -102,11 +102,12 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             for (dims, axis) in
                 [(&[7][..], 0), (&[3, 5], -1), (&[1, 300, 2], 1), (&[0, 3], 0), (&[1, 1000], 1)]
             {
-                // Products of many numbers overflow each floating-point dtype.
+                // `Cumprod` is skipped for long inputs, because products of many numbers overflow each floating-point
+                // dtype.
                 let x = match name {
                     "Cumprod" if dims.contains(&300) || dims.contains(&1000) => continue,
-                    // Long sums have positive terms, which do not cancel, because results are compared relative to
-                    // their size.
+                    // Long sums have positive terms, which do not cancel each other, because the allowed difference
+                    // is relative to the sum.
                     _ if dims.contains(&1000) => random.positive(t, dims)?,
                     _ => random.tensor(t, dims)?,
                 };

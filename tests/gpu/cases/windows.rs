@@ -34,7 +34,7 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 let output = conv.output_shape(&conv.sizes(&input, &filter)?)?;
                 convolution(node, random, [&input, &filter, &output])
             };
-            // The second filter is 1x1: without strides and padding that convolution is a matrix product.
+            // The second filter is 1x1: without strides and padding, the convolution with it is a matrix product.
             return Ok(Some(vec![set([3, 2, 3, 4])?, set([1, 1, 3, 4])?]));
         }
         name if name.starts_with("Conv3D") => {
@@ -67,7 +67,8 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     Ok(Some(vec![set]))
 }
 
-/// Returns inputs of a pooling op, whose window sizes and strides are attributes of the node or, for V2 ops, inputs.
+/// Returns sets of inputs of a pooling op, whose window sizes and strides are attributes of the node or, for V2 ops,
+/// inputs.
 fn pools(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
     let is_by_inputs = node.op.name().ends_with("V2");
     let windows = if is_by_inputs {
@@ -92,7 +93,7 @@ fn pools(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
     Ok(all)
 }
 
-/// Returns inputs of a pooling op with these window sizes and strides.
+/// Returns inputs of a pooling op with the window sizes `ksize` and the strides `strides`.
 fn pool(
     node: &Node,
     [ksize, strides]: [&Vec<i64>; 2],
@@ -103,7 +104,7 @@ fn pool(
     let is_of_volumes = name.contains("3D");
     let pool = if is_of_volumes { Pool::of_volumes(node)? } else { Pool::with(node, ksize, strides)? };
     let output: Shape = pool.output_shape(&pool.sizes(input)?)?;
-    // Runs the pooling op `op` with the same windows on `x`.
+    // Runs the pooling op `op` on `x`, with the node's window sizes, strides and padding.
     let pooled = |op: &str, x: &Tensor| -> Fallible<Vec<Tensor>> {
         let mut attrs =
             vec![("T", t.into()), ("ksize", ksize.clone().into()), ("strides", strides.clone().into())];
@@ -113,13 +114,14 @@ fn pool(
         }
         Ok(kernels::testing::run_op(op, std::slice::from_ref(x), &attrs)?)
     };
-    // Small integers, so that several elements in a window equal its maximum.
+    // The elements are small integers, so that several elements in a window equal its maximum.
     let x = random.tensor(DType::Int64, input)?;
     let x = random.cast(&x, t)?;
     let mut of = |dims: &[usize]| random.tensor(t, dims);
     Ok(match name {
         "MaxPool3DGrad" => {
-            // The gradient goes to the elements that equal the pooled value.
+            // The op passes the gradient to the elements that equal the pooled value, so the values must be pooled
+            // from `x`.
             let x = of(input)?;
             let pooled = pooled("MaxPool3D", &x)?.remove(0);
             vec![x, pooled, of(&output)?]

@@ -11,7 +11,7 @@ use crate::watched::{CheckedBytes, value_of};
 #[derive(Debug)]
 pub(crate) struct Block<'a, 'm> {
     pub(crate) memory: &'a mut Memory<'m>,
-    /// True while a thread of the block holds a lock, which counts for all its threads.
+    /// True while a thread of the block holds a lock; the lock counts as held by all threads of the block.
     pub(crate) is_locked: bool,
     grid: Grid,
     number: u32,
@@ -19,7 +19,7 @@ pub(crate) struct Block<'a, 'm> {
     epoch: u32,
     /// The block's shared memory.
     shared: CheckedBytes<Vec<u8>>,
-    /// Number of instructions left until the launch counts as endless.
+    /// Number of instructions that the launch may still execute before it counts as endless.
     steps_left: &'a mut u64,
 }
 
@@ -47,7 +47,7 @@ impl<'a, 'm> Block<'a, 'm> {
         [thread, self.grid.threads, self.number, self.grid.blocks].map(u64::from)
     }
 
-    /// Counts an instruction.
+    /// Counts an instruction of the launch, and fails if the launch has reached its limit.
     pub(crate) fn step(&mut self) -> Result<(), String> {
         *self.steps_left = self.steps_left.checked_sub(1).ok_or("it does not end")?;
         Ok(())
@@ -64,7 +64,7 @@ impl<'a, 'm> Block<'a, 'm> {
         self.access(thread, AccessKind::Atomic)
     }
 
-    /// Returns the record of a read or write by a thread of the block; a volatile one counts as atomic.
+    /// Returns the record of a read or write by a thread of the block; a volatile access counts as atomic.
     fn plain(&self, thread: u32, is_volatile: bool) -> Access {
         self.access(
             thread,
@@ -76,7 +76,7 @@ impl<'a, 'm> Block<'a, 'm> {
         )
     }
 
-    /// Reads global memory or the module's data.
+    /// Reads a value of `bytes` bytes from global memory or from the module's global variables.
     pub(crate) fn read_global(
         &mut self,
         program: &Program,
@@ -94,7 +94,7 @@ impl<'a, 'm> Block<'a, 'm> {
         self.memory.read(at, bytes, access)
     }
 
-    /// Writes global memory.
+    /// Writes a value of `bytes` bytes to global memory.
     pub(crate) fn write_global(
         &mut self,
         at: u64,
@@ -107,7 +107,7 @@ impl<'a, 'm> Block<'a, 'm> {
         self.memory.write(at, bytes, value, access)
     }
 
-    /// Reads shared memory.
+    /// Reads a value of `bytes` bytes from the block's shared memory.
     pub(crate) fn read_shared(
         &mut self,
         at: u64,
@@ -119,7 +119,7 @@ impl<'a, 'm> Block<'a, 'm> {
         self.shared.read(at as usize, bytes, access).map_err(|what| format!("shared: {what}"))
     }
 
-    /// Writes shared memory.
+    /// Writes a value of `bytes` bytes to the block's shared memory.
     pub(crate) fn write_shared(
         &mut self,
         at: u64,

@@ -24,7 +24,7 @@ pub(crate) fn rule(modifiers: &[&str], from: &str) -> Option<Rule> {
     }
 }
 
-/// Returns the rule of a conversion from an integer type.
+/// Returns the rule of a conversion from the integer type `S` to the type named `to`.
 fn of_integer<S: Integer>(modifiers: &[&str], to: &str) -> Option<Rule> {
     match (modifiers, to) {
         ([], "u8") => cut::<S, u8>(),
@@ -52,7 +52,7 @@ fn nearest<S: Integer, D: Float>() -> Option<Rule> {
     Some(One(|a| D::of_integer(S::of(a).wide()).bits()))
 }
 
-/// Returns the rule of a conversion from a float type.
+/// Returns the rule of a conversion from the floating-point type `S` to the type named `to`.
 fn of_float<S: Float>(modifiers: &[&str], to: &str) -> Option<Rule> {
     match to {
         "f16" => to_float::<S, f16>(modifiers),
@@ -78,7 +78,7 @@ fn to_float<S: Float, D: Float>(modifiers: &[&str]) -> Option<Rule> {
         ["rzi"] => |a| D::narrow(S::of(a).wide().trunc()).bits(),
         ["rmi"] => |a| D::narrow(S::of(a).wide().floor()).bits(),
         ["rpi"] => |a| D::narrow(S::of(a).wide().ceil()).bits(),
-        // Saturates to the range from 0 to 1; NaN becomes 0.
+        // The modifier `sat` clamps the value to the range from 0 to 1; NaN becomes 0.
         ["sat"] => |a| {
             let x = S::of(a).wide();
             D::narrow(if x.is_nan() { 0.0 } else { x.clamp(0.0, 1.0) }).bits()
@@ -98,8 +98,8 @@ fn to_integer<S: Float, D: Integer>(modifiers: &[&str]) -> Option<Rule> {
     }))
 }
 
-/// Returns a float rounded by `round`, or the nearest integer in the range of the target type. NaN becomes 0 or, if one
-/// of the types has 64 bits, an integer in which only the highest bit is set.
+/// Converts a float to an integer: rounds it by `round` and clamps it to the range of the target type. NaN becomes 0
+/// or, if one of the two types has 64 bits, an integer in which only the highest bit is set.
 fn integer<S: Float, D: Integer>(bits: u64, round: fn(f64) -> f64) -> u64 {
     let x = S::of(bits).wide();
     if x.is_nan() {

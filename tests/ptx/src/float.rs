@@ -1,4 +1,5 @@
-//! Floating-point instructions. Instructions that the hardware approximates are computed to the last bit here.
+//! Floating-point instructions. Instructions whose results the hardware approximates are computed with full
+//! precision here.
 
 use crate::number::Float;
 use crate::rule::Rule::{self, One, Three, Two};
@@ -83,8 +84,8 @@ fn sign<T: Float>() -> u64 {
     1 << (T::BITS - 1)
 }
 
-/// Computes in f64 and rounds to `T`. The second rounding of a sum, difference, product or quotient does no harm,
-/// because f64 has more than twice the precision of f32.
+/// Computes `of(a, b)` in f64 and rounds the result to `T`. The second rounding of a sum, difference, product or
+/// quotient does no harm, because f64 has more than twice the precision of f32.
 fn rounded<T: Float>(a: u64, b: u64, of: fn(f64, f64) -> f64) -> u64 {
     T::narrow(of(T::of(a).wide(), T::of(b).wide())).bits()
 }

@@ -2,20 +2,20 @@
 
 use crate::rule::Rule;
 
-/// The index of a register of a thread. Constants and special registers have indices too.
+/// The index of a register. Constants and special registers are stored in registers, too.
 pub(crate) type Register = u32;
 
 /// The special registers, which are the first registers of each function: index of the thread, threads per block, index
 /// of the block, number of blocks.
 pub(crate) const SPECIALS: [&str; 4] = ["%tid.x", "%ntid.x", "%ctaid.x", "%nctaid.x"];
 
-/// A function of a module.
+/// A function of a PTX module.
 #[derive(Debug, Default)]
 pub(crate) struct Function {
     pub(crate) name: String,
-    /// The ranges of bytes of the parameters in the frame.
+    /// The byte ranges of the parameters in the function's frame.
     pub(crate) parameters: Vec<Span>,
-    /// The range of bytes of the result in the frame.
+    /// The byte range of the result in the function's frame.
     pub(crate) result: Option<Span>,
     /// Size in bytes of the frame, which holds the parameters of this function and of the functions that it calls.
     pub(crate) frame: usize,
@@ -37,10 +37,10 @@ pub(crate) struct Span {
     pub(crate) bytes: usize,
 }
 
-/// One instruction.
+/// An instruction of a function.
 #[derive(Debug)]
 pub(crate) struct Instruction {
-    /// The instruction is executed only if this register has this truth value.
+    /// The register and the truth value that it must have for the instruction to be executed.
     pub(crate) guard: Option<(Register, bool)>,
     pub(crate) action: Action,
     /// Line of the instruction in the PTX text.
@@ -79,7 +79,7 @@ pub(crate) enum Action {
         from: Vec<Register>,
         is_volatile: bool,
     },
-    /// Changes the value at `at`; the register `to` gets the old value.
+    /// Atomically changes the value in memory at `at`; the register `to` gets the old value.
     Atomic {
         op: AtomicOp,
         at: MemoryOperand,
@@ -121,7 +121,7 @@ pub(crate) enum Space {
 /// The operation of an atomic instruction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AtomicOp {
-    /// Writes the result of an operation on the old value and the operand.
+    /// Writes the result of a rule, applied to the old value and the operand.
     Of(Rule),
     Exchange,
     /// Writes the second operand if the old value equals the first.

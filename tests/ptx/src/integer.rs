@@ -14,7 +14,7 @@ pub(crate) fn rule<T: Integer>(operation: &str, modifiers: &[&str]) -> Option<Ru
         ("mul", ["wide"]) => Two(|a, b| twice::<T>(product::<T>(a, b))),
         ("mad", ["lo"]) => Three(|a, b, c| T::cut(product::<T>(a, b).wrapping_add(T::of(c).wide())).bits()),
         ("mad", ["wide"]) => Three(|a, b, c| twice::<T>(product::<T>(a, b).wrapping_add(i128::from(c)))),
-        // The hardware's result for a divisor of 0.
+        // For a divisor of 0, `div` and `rem` have the hardware's results.
         ("div", []) => {
             Two(|a, b| T::of(a).wide().checked_div(T::of(b).wide()).map_or(ones::<T>(), |x| T::cut(x).bits()))
         }
@@ -86,28 +86,28 @@ fn compared<T: Integer>(comparison: &str) -> Option<Rule> {
     }))
 }
 
-/// Returns the product in twice the width. For unsigned 64-bit operands its highest bit is the sign bit of i128, which
-/// does no harm, because callers only use the bits.
+/// Returns the product of two numbers in twice their width. For unsigned 64-bit operands its highest bit is the sign
+/// bit of i128, which does no harm, because callers only use the bits.
 fn product<T: Integer>(a: u64, b: u64) -> i128 {
     T::of(a).wide().wrapping_mul(T::of(b).wide())
 }
 
-/// Returns the low half of the product.
+/// Returns the low half of the product of `a` and `b`.
 fn low<T: Integer>(a: u64, b: u64) -> i128 {
     T::cut(product::<T>(a, b)).wide()
 }
 
-/// Returns the high half of the product.
+/// Returns the high half of the product of `a` and `b`.
 fn high<T: Integer>(a: u64, b: u64) -> i128 {
     T::cut(product::<T>(a, b) >> T::BITS).wide()
 }
 
-/// Truncates to twice the width of the type.
+/// Truncates `wide` to twice the width of the type.
 fn twice<T: Integer>(wide: i128) -> u64 {
     wide as u64 & low_bits(u64::from(2 * T::BITS))
 }
 
-/// Returns a number whose bits are all 1.
+/// Returns a number of the type's width whose bits are all 1.
 fn ones<T: Integer>() -> u64 {
     low_bits(u64::from(T::BITS))
 }
@@ -117,14 +117,14 @@ fn low_bits(count: u64) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
-/// Returns `a + b + carry`, and whether the sum is below 0 or above the type's maximum.
+/// Returns `a + b + carry`, and the new carry: whether the sum is below 0 or above the type's maximum.
 fn sum<T: Integer>(a: i128, b: i128, carry: bool) -> (u64, bool) {
     let sum = a + b + i128::from(carry);
     (T::cut(sum).bits(), sum < 0 || sum > T::MOST)
 }
 
-/// Returns the result of `prmt`: four of the eight bytes of `a` and `b`. Four bits of `selector` choose each byte; the
-/// highest of them replicates the byte's sign bit instead.
+/// Returns the result of `prmt`: four of the eight bytes of `a` and `b`. Four bits of `selector` choose each byte: the
+/// lower three bits are its index, and the highest bit replaces the byte by copies of its sign bit.
 fn permuted(a: u64, b: u64, selector: u64) -> u64 {
     let bytes = (b << 32) | u64::from(a as u32);
     (0..4).fold(0, |result, i| {

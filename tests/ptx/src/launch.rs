@@ -5,7 +5,7 @@ use crate::memory::Memory;
 use crate::module::Kernel;
 use crate::thread::{Thread, UNWRITTEN};
 
-/// The launch dimensions along one axis.
+/// The dimensions of a launch, which has a single axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Number of blocks.
@@ -54,7 +54,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Returns the frame of the kernel's parameters, filled with the arguments.
+    /// Returns the bytes of the kernel's parameters, filled with the arguments.
     fn frame(&self, arguments: &[&[u64]]) -> Result<Vec<u8>, String> {
         let parameters = &self.function().parameters;
         if parameters.len() != arguments.len() {

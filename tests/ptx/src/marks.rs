@@ -1,7 +1,6 @@
 //! Race detection: the accesses to each byte of a memory in a launch.
 
-/// An access to memory: the thread, its block, the number of barriers (`epoch`) that the block had passed, and the
-/// kind.
+/// An access to memory: its thread and block, the number of barriers (`epoch`) that the block had passed, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     /// The number of the thread among the threads of all blocks, from 1 on; 0 means no access.
@@ -11,7 +10,8 @@ pub(crate) struct Access {
     pub(crate) kind: AccessKind,
 }
 
-/// The kind of access, by which accesses may be ordered even without a barrier; the kind that orders least is first.
+/// The kind of an access. Locks and atomic operations order accesses even without a barrier. The kinds are sorted,
+/// beginning with the kind that orders the fewest accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum AccessKind {
     Plain,
@@ -52,8 +52,8 @@ const UNTOUCHED: Mark = Mark { written: NO_ACCESS, read: NO_ACCESS, also_read: N
 pub(crate) struct Marks(Vec<Mark>);
 
 impl Marks {
-    /// Records an access to `bytes` of the memory's `all` bytes. A write that does not change the value races with no
-    /// other write.
+    /// Records an access to the range `bytes` of a memory of `all` bytes. A write that does not change the value races
+    /// with no other write.
     ///
     /// # Errors
     /// The earlier access that races with `access`.
@@ -103,7 +103,8 @@ mod tests {
         Access { thread, block, epoch, kind }
     }
 
-    /// Returns whether the last of `accesses`, each with whether it is a write, races with an earlier one.
+    /// Returns whether the last of `accesses`, each given with a flag that is true for writes, races with an earlier
+    /// access.
     fn race(accesses: &[(Access, bool)]) -> bool {
         let mut marks = Marks::default();
         let mut last = Ok(());

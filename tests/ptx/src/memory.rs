@@ -19,7 +19,7 @@ struct Part<'a> {
 }
 
 impl<'a> Memory<'a> {
-    /// Returns a memory with these allocations, each given by its start address and its bytes.
+    /// Returns a memory with the allocations `parts`, each given by its start address and its bytes.
     pub fn new(parts: impl IntoIterator<Item = (u64, &'a mut [u8])>) -> Memory<'a> {
         let part = |(start, bytes)| Part { start, bytes: CheckedBytes::new(bytes) };
         let mut parts: Vec<Part<'a>> = parts.into_iter().map(part).collect();
@@ -50,13 +50,13 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Reads up to eight bytes.
+    /// Reads a value of up to eight bytes at `address`.
     pub(crate) fn read(&mut self, address: u64, bytes: usize, access: Access) -> Result<u64, String> {
         let (part, at) = self.find(address, bytes)?;
         part.bytes.read(at, bytes, access).map_err(|what| format!("of {:#x}: {what}", part.start))
     }
 
-    /// Writes up to eight bytes.
+    /// Writes a value of up to eight bytes at `address`.
     pub(crate) fn write(
         &mut self,
         address: u64,

@@ -35,13 +35,13 @@ struct Body<'a> {
 }
 
 impl Body<'_> {
-    /// Adds a register with an initial value.
+    /// Adds a register with an initial value and returns its index.
     fn register(&mut self, value: u64) -> Register {
         self.function.registers.push(value);
         self.function.registers.len() as Register - 1
     }
 
-    /// Returns the register that holds a constant, which is added if there is none.
+    /// Returns the register that holds a constant; adds the register if there is none.
     fn constant(&mut self, value: u64) -> Register {
         if let Some(&register) = self.constants.get(&value) {
             return register;
@@ -103,7 +103,7 @@ impl<'a> Parser<'a> {
         Ok((Program { functions: self.functions, data: self.data }, self.kernels))
     }
 
-    /// Parses a variable such as `.align 4 .b8 name[24]`, after the word for its address space.
+    /// Parses a variable such as `.align 4 .b8 name[24]`, from the word after its address space.
     fn variable(&mut self) -> Result<Variable<'a>, ParseError> {
         let mut align = 0;
         if self.tokens.take(".align") {
@@ -145,7 +145,7 @@ impl<'a> Parser<'a> {
         self.tokens.expect(";")
     }
 
-    /// Returns the index of a function; the function may be defined later in the text.
+    /// Returns the index of the function `name`, which is reserved if the function is defined later in the text.
     fn number(&mut self, name: &'a str) -> usize {
         let fresh = self.functions.len();
         let number = *self.numbers.entry(name).or_insert(fresh);
@@ -288,7 +288,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses an instruction after its opcode.
+    /// Parses an instruction whose opcode has been read, and adds it to the function.
     fn instruction(
         &mut self,
         body: &mut Body<'a>,
@@ -479,7 +479,7 @@ impl<'a> Parser<'a> {
         bits.map(|bits| (bits / count) as u32).ok_or_else(|| self.tokens.error(format!("{count} in {dtype}")))
     }
 
-    /// Parses a register.
+    /// Parses the name of a register and returns the register's index.
     fn register(&mut self, body: &Body<'a>) -> Result<Register, ParseError> {
         let name = self.tokens.word()?;
         match body.scopes.find(name) {

@@ -3,7 +3,7 @@
 
 use crate::{convert, float, integer};
 
-/// The function of an instruction, by its number of operands.
+/// The function that computes an instruction's result. The variants differ in the number of operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rule {
     One(fn(u64) -> u64),
@@ -15,7 +15,7 @@ pub(crate) enum Rule {
 }
 
 impl Rule {
-    /// Returns the rule of an instruction such as `add.rn.f32`: operation, modifiers, and type.
+    /// Returns the rule of an instruction, whose name consists of operation, modifiers and type, such as `add.rn.f32`.
     pub(crate) fn of(name: &str) -> Option<Rule> {
         let parts: Vec<&str> = name.split('.').collect();
         let [operation, modifiers @ .., dtype] = &*parts else { return None };

@@ -13,7 +13,7 @@ pub(crate) enum Symbol {
     Local(u64),
     /// The offset of a variable in shared memory.
     Shared(u64),
-    /// The address of a variable in the module's data.
+    /// The address of a global variable of the module.
     Global(u64),
 }
 
@@ -25,8 +25,8 @@ pub(crate) struct Scopes<'a>(Vec<Scope<'a>>);
 #[derive(Debug, Default)]
 struct Scope<'a> {
     names: FxHashMap<&'a str, Symbol>,
-    /// Register declarations by prefix: `%r<246>` declares `%r0` to `%r245`. A value is the register `%r0` and the
-    /// count.
+    /// Register declarations by prefix, such as `%r<246>`, which declares `%r0` to `%r245`: the first register,
+    /// and the number of registers.
     rows: FxHashMap<&'a str, (Register, u32)>,
 }
 
@@ -53,7 +53,8 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// Adds `count` registers named by `prefix` and a number to the innermost scope; the first has index `first`.
+    /// Adds `count` registers, whose names are `prefix` and a number, to the innermost scope; the first register
+    /// has index `first`.
     pub(crate) fn row(&mut self, prefix: &'a str, first: Register, count: u32) {
         if let Some(scope) = self.0.last_mut() {
             scope.rows.insert(prefix, (first, count));

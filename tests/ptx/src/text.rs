@@ -3,7 +3,7 @@
 use std::iter::Peekable;
 use std::str::CharIndices;
 
-/// An error in a text.
+/// An error in a PTX text, with its line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("PTX, line {line}: {what}")]
 pub struct ParseError {
@@ -11,8 +11,8 @@ pub struct ParseError {
     pub what: String,
 }
 
-/// The tokens of a text: words, and signs of one character. Numbers, names with their dots, and opcodes are
-/// words.
+/// The tokens of a text: words, and punctuation of one character each. Numbers, names with their dots, and
+/// opcodes are words.
 #[derive(Debug)]
 pub(crate) struct Tokens<'a> {
     text: &'a str,
@@ -33,7 +33,7 @@ impl<'a> Tokens<'a> {
         self.next
     }
 
-    /// Returns the current line.
+    /// Returns the number of the line that has been read last.
     pub(crate) fn line(&self) -> usize {
         self.line
     }
@@ -53,7 +53,7 @@ impl<'a> Tokens<'a> {
         Ok(next)
     }
 
-    /// Consumes the next token if it is `word`. Returns whether it was.
+    /// Consumes the next token if it is `word`, and returns whether it is.
     pub(crate) fn take(&mut self, word: &str) -> bool {
         let is_next = self.next == Some(word);
         if is_next {
@@ -79,7 +79,7 @@ impl<'a> Tokens<'a> {
         word.parse().map_err(|_| self.error(format!("{word:?} is no count")))
     }
 
-    /// Reads a token from the text.
+    /// Reads and returns one more token of the text, or returns `None` at the end of the text.
     fn read(&mut self) -> Option<&'a str> {
         loop {
             let (start, first) = self.characters.next()?;
@@ -110,7 +110,8 @@ fn is_part(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '.' | '$' | '%')
 }
 
-/// Returns the bits of a number in a register: the word is an integer, or a float such as `0f3F800000`.
+/// Returns the register bits of a number: an integer, or a float such as `0f3F800000`. Returns `None` for any
+/// other word.
 pub(crate) fn number(word: &str) -> Option<u64> {
     let hexadecimal = |digits| u64::from_str_radix(digits, 16).ok();
     match word.as_bytes() {

@@ -22,7 +22,7 @@ pub(crate) struct Thread<'a> {
     /// Index of the thread in its block.
     number: u32,
     registers: Vec<u64>,
-    /// The frame: the parameters of the function and of the functions that it calls.
+    /// The bytes of the frame, which holds the parameters of the function and of the functions that it calls.
     frame: Vec<u8>,
     /// Local memory of the thread: the kernel's first, then that of each called function.
     local: Vec<u8>,
@@ -61,7 +61,7 @@ impl<'a> Thread<'a> {
         self.carry = false;
     }
 
-    /// Returns a description of the current instruction.
+    /// Returns the line and opcode of the current instruction, for error messages.
     pub(crate) fn position(&self) -> String {
         match self.function.instructions.get(self.next.saturating_sub(1)) {
             Some(Instruction { line, opcode, .. }) => format!("line {line}, {opcode}"),
@@ -69,7 +69,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Runs until the thread stops.
+    /// Runs until the thread ends or reaches a barrier.
     ///
     /// # Errors
     /// A description of the current instruction's error.
@@ -92,7 +92,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Executes an action.
+    /// Executes the action of an instruction.
     fn act(&mut self, action: &Action, block: &mut Block<'_, '_>) -> Result<(), String> {
         match action {
             Action::Compute { rule, to, from } => {
@@ -168,7 +168,7 @@ impl<'a> Thread<'a> {
         self.registers[register as usize] = value;
     }
 
-    /// Returns the result of a rule for the values of these registers, and updates the carry flag.
+    /// Returns the result of `rule` for the values of the operand registers, and updates the carry flag.
     fn compute(&mut self, rule: Rule, [a, b, c, d]: [Register; 4]) -> u64 {
         match rule {
             Rule::One(f) => f(self.of(a)),
@@ -183,7 +183,8 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Returns the address of `count` elements, which must be a multiple of their total size.
+    /// Returns the address of a memory operand with `count` elements. The address must be a multiple of the
+    /// elements' total size.
     fn address(&self, operand: &MemoryOperand, count: usize) -> Result<u64, String> {
         let base = match operand.space {
             // Addresses of shared memory have 32 bits.
@@ -199,7 +200,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Reads an element of memory.
+    /// Reads an element of memory at the address or offset `at`.
     fn read(
         &mut self,
         operand: &MemoryOperand,
@@ -216,7 +217,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Writes an element of memory.
+    /// Writes an element of memory at the address or offset `at`.
     fn write(
         &mut self,
         operand: &MemoryOperand,

@@ -25,7 +25,7 @@ impl<B: DerefMut<Target = [u8]>> CheckedBytes<B> {
         end.map(|end| at..end).ok_or_else(|| format!("{count} bytes at {at:#x} are not in {}", self.len()))
     }
 
-    /// Reads up to eight bytes.
+    /// Reads a value of up to eight bytes at offset `at`.
     pub(crate) fn read(&mut self, at: usize, count: usize, access: Access) -> Result<u64, String> {
         let range = self.range(at, count)?;
         self.marks
@@ -34,7 +34,7 @@ impl<B: DerefMut<Target = [u8]>> CheckedBytes<B> {
         Ok(value_of(&self.bytes[range]))
     }
 
-    /// Writes up to eight bytes.
+    /// Writes a value of up to eight bytes at offset `at`.
     pub(crate) fn write(
         &mut self,
         at: usize,
@@ -52,7 +52,7 @@ impl<B: DerefMut<Target = [u8]>> CheckedBytes<B> {
     }
 }
 
-/// Returns a description of a race with an earlier access.
+/// Returns a description of a race between an access to the byte `at` and the earlier access `other`.
 fn raced(what: &str, at: usize, other: Access) -> String {
     let Access { thread, block, .. } = other;
     format!("{what} byte {at:#x}, which thread {thread} of all (in block {block}) uses in no order with it")

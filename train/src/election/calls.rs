@@ -1,5 +1,5 @@
-//! Blocking calls to a remote store. The calls run on a runtime of their own, because the calling thread blocks and may
-//! belong to another runtime.
+//! Blocking calls to the store of an election. The calls run on a Tokio runtime of their own, because the calling
+//! thread blocks and may belong to another runtime.
 
 use crate::error::{Error, Result};
 use graph::Code;
@@ -14,22 +14,23 @@ use tokio::time::timeout;
 /// The time limit of a call that does not renew a lease.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time after the end of a call's time limit within which the runtime must report the timeout.
+/// The longest time from the end of a call's time limit until the runtime must have reported the timeout.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// A client's blocking calls to one store, with their runtime.
+/// The runner of blocking calls to one election store, with its own Tokio runtime.
 #[derive(Debug)]
 pub(super) struct StoreCalls {
     /// The description of the store in error messages.
     description: String,
-    /// The time limit of a renewal.
+    /// The time limit of all calls of one renewal of a lease together.
     renewal_timeout: Duration,
-    /// The runtime of the calls; `None` during drop.
+    /// The runtime on which the calls run; `None` during drop.
     runtime: Option<Runtime>,
 }
 
 impl StoreCalls {
-    /// Returns the calls to a store described by `description`, whose leaders have the lease `lease`.
+    /// Starts the runtime for calls to a store. Error messages describe the store by `description`; a leader's lease
+    /// lasts for `lease`.
     pub(super) fn new(description: String, lease: Duration) -> Result<StoreCalls> {
         let runtime =
             Builder::new_multi_thread().worker_threads(1).thread_name("elections").enable_all().build();
@@ -37,12 +38,12 @@ impl StoreCalls {
         Ok(StoreCalls { description, renewal_timeout: (lease / 2).min(CALL_TIMEOUT), runtime: Some(runtime) })
     }
 
-    /// Changes the description of the store.
+    /// Sets the description of the store in error messages.
     pub(super) fn set_description(&mut self, description: String) {
         self.description = description;
     }
 
-    /// Returns the description of the store.
+    /// Returns the description of the store in error messages.
     pub(super) fn description(&self) -> &str {
         &self.description
     }
@@ -53,7 +54,7 @@ impl StoreCalls {
         self.renewal_timeout
     }
 
-    /// Runs a call to its end.
+    /// Runs the future `call` on the runtime, and blocks until it ends or `time_limit` has passed.
     ///
     /// # Errors
     /// `Unavailable` with the store's description, if the call takes longer than `time_limit`.
@@ -81,7 +82,7 @@ impl StoreCalls {
         }
     }
 
-    /// Returns the error of a failed call, with the store's description.
+    /// Returns the error of a failed call, with the status code `code`, the store's description and `cause`.
     pub(super) fn call_error(&self, code: Code, cause: impl Display) -> Error {
         Error::Client(client::Error::Status(Status::new(code, format!("{}: {cause}", self.description))))
     }

@@ -21,7 +21,7 @@ pub struct EtcdStore {
     own: Mutex<Option<Leadership>>,
 }
 
-/// The term in which this store leads, with the lease of the key.
+/// The leadership of this store: its term, and the etcd lease that keeps the leader's key alive.
 #[derive(Clone, Copy, Debug)]
 struct Leadership {
     term: i64,
@@ -52,7 +52,7 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// Runs a call on the leader's key.
+    /// Runs a call that receives the etcd client and the leader's key, for at most `time_limit`.
     fn call<T: Send + 'static, F>(
         &self,
         time_limit: Duration,
@@ -73,8 +73,8 @@ impl EtcdStore {
         })
     }
 
-    /// Writes the leader's key with this lease, if the condition `was` holds. Returns the new revision, or `None` if
-    /// the condition does not hold.
+    /// Writes the leader's key with the etcd lease `lease`, if the condition `was` holds. Returns the new revision, or
+    /// `None` if the condition does not hold.
     fn write(&self, was: Compare, lease: i64) -> Result<Option<i64>> {
         let process = format!("process {}", std::process::id());
         self.call(CALL_TIMEOUT, move |mut client, key| async move {
@@ -85,7 +85,7 @@ impl EtcdStore {
         })
     }
 
-    /// Revokes a lease, which deletes its key.
+    /// Revokes an etcd lease; etcd then deletes the key that the lease keeps alive.
     fn revoke(&self, lease: i64) -> Result<()> {
         self.call(
             CALL_TIMEOUT,

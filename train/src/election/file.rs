@@ -25,7 +25,7 @@ pub struct FileStore {
     observed: Mutex<Option<ObservedChange>>,
 }
 
-/// The term in which this store leads, with the locked file of the term.
+/// The leadership of this store: its term, and the locked file that claims the term.
 #[derive(Debug)]
 struct Leadership {
     term: i64,
@@ -138,7 +138,7 @@ impl FileStore {
         Ok(Some(Leadership { term, file }))
     }
 
-    /// Removes the files of earlier terms.
+    /// Removes the files that claim terms before `term`.
     fn remove_before(&self, term: i64) -> Result<()> {
         for old in self.terms()?.into_iter().filter(|old| *old < term) {
             let path = self.file(old);
@@ -208,7 +208,8 @@ struct TemporaryFile(PathBuf);
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        // The file has been linked to its final name, or is not needed.
+        // An error is ignored: the file has its final name already, or the term was not claimed and the file is not
+        // needed.
         let _ = fs::remove_file(&self.0);
     }
 }

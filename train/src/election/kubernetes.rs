@@ -14,7 +14,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-/// The crate of the client, whose [`Config`] names the server.
+/// The Kubernetes client crate, re-exported because its [`Config`] names the server.
 pub use kube;
 
 /// The number of times that a leader tries to update its Lease, because another client may change the object (annotate
@@ -38,7 +38,7 @@ pub struct KubernetesStore {
     observed: Mutex<Option<ObservedVersion>>,
 }
 
-/// The last observed version of another candidate's Lease.
+/// The last observed version of another candidate's Lease, and the time when it was first observed.
 #[derive(Debug)]
 struct ObservedVersion {
     version: Option<String>,
@@ -62,7 +62,7 @@ impl KubernetesStore {
         };
         let namespace = config.default_namespace.clone();
         calls.set_description(format!("Lease {namespace}/{name} in Kubernetes at {}", config.cluster_url));
-        // The client starts a task, so it is created within the runtime.
+        // The Kubernetes client starts an asynchronous task when it is created, so it is created on the runtime.
         let client = calls.wait(CALL_TIMEOUT, async move { Client::try_from(config) })?;
         let client = client.map_err(|e| calls.call_error(Code::FailedPrecondition, e))?;
         let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "process".to_owned());
@@ -71,7 +71,7 @@ impl KubernetesStore {
         Ok(KubernetesStore { api, calls, name: name.to_owned(), lease, own, observed: Mutex::default() })
     }
 
-    /// Runs a call on the Lease.
+    /// Runs a call that receives the Kubernetes API and the Lease's name, for at most `time_limit`.
     fn call<T: Send + 'static, F>(
         &self,
         time_limit: Duration,
@@ -84,7 +84,7 @@ impl KubernetesStore {
         answer.map_err(|e| self.calls.call_error(code(&e), e))
     }
 
-    /// Returns the Lease, if it exists.
+    /// Reads the Lease. Returns `None` if it does not exist.
     fn find(&self, time_limit: Duration) -> Result<Option<Lease>> {
         self.call(time_limit, |api, name| async move { api.get_opt(&name).await })
     }
@@ -109,7 +109,8 @@ impl KubernetesStore {
         })
     }
 
-    /// Returns whether no other candidate holds this Lease, or the holder has not renewed it for too long.
+    /// Returns whether no other candidate holds this Lease, or the holder has not renewed it for the duration of the
+    /// lease.
     fn is_free(&self, found: &Lease) -> bool {
         let mut observed = self.observed.lock();
         let is_held_by_other = holder(found).is_some_and(|holder| *holder != self.own);
@@ -193,12 +194,12 @@ fn holder(lease: &Lease) -> Option<&String> {
     lease.spec.as_ref()?.holder_identity.as_ref().filter(|holder| !holder.is_empty())
 }
 
-/// Returns the term of a Lease.
+/// Returns the term that a Lease records as its number of transitions; 0 if it records none.
 fn term(lease: &Lease) -> i64 {
     lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0).into()
 }
 
-/// Returns the duration of a Lease.
+/// Returns the duration that a Lease records; 0 if it records none.
 fn duration(lease: &Lease) -> Duration {
     let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
     Duration::from_secs(seconds.try_into().unwrap_or(0))
@@ -209,8 +210,8 @@ fn whole_seconds(lease: Duration) -> i32 {
     i32::try_from(lease.as_millis().div_ceil(1000)).unwrap_or(i32::MAX).max(1)
 }
 
-/// Returns the status code of a failure. A request that the server refuses is not `Unavailable`, because a retry would
-/// not help.
+/// Returns the status code of a failed request. The code is not `Unavailable` for a request that the server refuses,
+/// because a retry would not help.
 fn code(error: &kube::Error) -> Code {
     match error {
         kube::Error::Api(status) => match status.code {

@@ -25,7 +25,7 @@ use retention::RetentionState;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The saver of a set of variables.
+/// A saver that writes a fixed set of variables to checkpoints and restores them.
 #[derive(Debug)]
 pub struct Saver {
     nodes: SaverNodes,
@@ -113,8 +113,8 @@ impl Saver {
         write = write.feed(self.nodes.destination, path_tensor(&prefix));
         let written = write.feed(self.nodes.behind_steps, behind_steps).run();
         written.inspect_err(|_| self.retention.lock().mark_interrupted())?;
-        // Workers refuse this step from a replica that has been deposed as the chief: it must not remove the
-        // new chief's checkpoints.
+        // Workers refuse this step from a replica that has been deposed as the chief, so that a deposed replica does
+        // not remove the new chief's checkpoints.
         let confirm = || session.run(&[], &[], &[self.nodes.confirm]).map(drop);
         self.retention.lock().register(&folder, &prefix, self.keep, confirm)?;
         Ok(prefix)
@@ -133,7 +133,8 @@ impl Saver {
         self.restore_shards(session, prefix, |names| names.iter().any(|name| lost.contains(name)))
     }
 
-    /// Restores the shards for whose variable names `is_selected` returns true.
+    /// Restores the variables of each shard for which `is_selected` returns true; its argument is the names of the
+    /// shard's variables.
     fn restore_shards(
         &self,
         session: &Session,

@@ -4,14 +4,14 @@ use crate::initializer::strings;
 use crate::variables::Variable;
 use graph::{DType, NodeId, Output, PartialShape, Scope};
 
-/// The nodes of a saver.
+/// The nodes of a saver, for all shards of its checkpoints.
 #[derive(Debug)]
 pub(super) struct SaverNodes {
     pub(super) shards: Vec<Shard>,
     pub(super) snapshot: Vec<NodeId>,
     /// Writes every shard, then merges the shards into one checkpoint with the prefix `destination`.
     pub(super) write: NodeId,
-    /// A no-op on the task that merges the checkpoint.
+    /// A no-op on the task that merges the checkpoint; it fails if this replica has been deposed as the chief.
     pub(super) confirm: NodeId,
     /// The prefix of the checkpoint to write, a scalar `string` to be fed.
     pub(super) destination: Output,
@@ -55,7 +55,7 @@ impl SaverNodes {
     }
 }
 
-/// The nodes of one shard.
+/// The nodes that snapshot, write and restore the variables of one shard.
 struct ShardNodes {
     snapshot: NodeId,
     write: NodeId,
@@ -63,7 +63,8 @@ struct ShardNodes {
 }
 
 impl ShardNodes {
-    /// Adds the nodes that snapshot, write and restore `variables`, which have one device string and are not empty.
+    /// Adds the nodes that snapshot, write and restore `variables`: at least one variable, all with the same device
+    /// string.
     fn new(
         scope: &Scope,
         variables: &[Variable],
@@ -71,12 +72,13 @@ impl ShardNodes {
         source: Output,
         behind_steps: Output,
     ) -> ShardNodes {
-        // The snapshot is kept by the process that holds the variables. Their device string may be partial, so each may
-        // be on another device of that process.
+        // One process holds all variables of the shard and their snapshot. The device string may be partial, so the
+        // variables may be on several devices of that process.
         let first = variables[0].handle.node;
         let (beside, host) = (scope.colocate_with(first), scope.host_of(first));
         let types: Vec<DType> = variables.iter().map(|v| v.dtype).collect();
-        // The name of the shard's placeholder is unique in the graph, so each saver has its own snapshot.
+        // The snapshot is named after the shard's placeholder, whose name is unique in the graph, so that each saver
+        // has its own snapshot.
         let shared_name = scope.read(|g, _| g.node(prefix.node).name.to_string()).unwrap_or_default();
         let snapshot_of = |v: &Variable| {
             let at = scope.colocate_with(v.handle.node);

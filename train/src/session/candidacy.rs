@@ -25,11 +25,11 @@ const SHORTEST_END_WAIT: Duration = Duration::from_secs(5);
 pub(super) struct SessionRole {
     /// True if this replica is the chief.
     pub(super) is_chief: bool,
-    /// The epoch of an elected chief.
+    /// The epoch that an elected chief sends with its requests; `None` for all other replicas.
     pub(super) epoch: Option<Epoch>,
 }
 
-/// The way in which a replica gets its role: by configuration or by election.
+/// The source of a replica's role: the configuration or an election.
 #[derive(Debug)]
 pub(super) enum Candidacy {
     /// The role is configured.
@@ -53,7 +53,7 @@ pub(super) struct ElectionWatcher {
 struct ElectionState {
     /// The term in which this replica leads, if it does.
     term: Option<i64>,
-    /// The start of the last call in which the store confirmed the term.
+    /// The time at which the last call began in which the store confirmed `term`.
     confirmed_at: Option<Instant>,
     /// This replica's term when the current session was opened; `None` if it did not lead then.
     session_term: Option<i64>,

@@ -63,14 +63,14 @@ impl Coordinator {
         *self.state.reached_last_step.lock() = None;
     }
 
-    /// Stops all threads because of a failure; the first failure is kept. Training goes on if the failure is gone in a
-    /// new session.
+    /// Stops all threads because of `error`; the first failure is kept. A failure that a new session fixes does not end
+    /// training.
     pub fn fail(&self, error: Error) {
         self.record_failure(error);
         self.state.has_failed.store(true, Ordering::Release);
     }
 
-    /// Returns the failure that stopped the threads.
+    /// Returns the first failure that has been recorded, if any.
     pub fn failure(&self) -> Option<Error> {
         self.state.failure.lock().clone()
     }

@@ -50,7 +50,7 @@ pub trait Hook: Send {
     }
 }
 
-/// The context in which a hook runs.
+/// The state of the training session in which a hook runs.
 #[derive(Debug)]
 pub struct HookContext<'a> {
     /// The current session.
@@ -66,7 +66,7 @@ pub struct HookContext<'a> {
 }
 
 impl HookContext<'_> {
-    /// Reads the number of steps that the job has done.
+    /// Reads the global step: the number of steps that all replicas of the job have done together.
     pub fn global_step(&self) -> Result<i64> {
         Ok(self.session.run(&[], &[self.global_step], &[])?[0].item()?)
     }
@@ -89,7 +89,7 @@ pub struct RunArgs {
     pub options: Option<pb::RunOptions>,
 }
 
-/// The results of a step.
+/// The results of a step that are passed to a hook.
 #[derive(Clone, Copy, Debug)]
 pub struct RunValues<'a> {
     /// The values of the fetches in the hook's [`RunArgs`], in their order.
@@ -108,7 +108,7 @@ pub enum Period {
     Time(Duration),
 }
 
-/// The timer of an action that a hook repeats.
+/// The timer that decides when a hook repeats its action.
 #[derive(Debug)]
 pub(super) struct Timer {
     every: Period,

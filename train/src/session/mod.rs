@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The address of a session's master.
+/// The server that is the master of a training session.
 #[derive(Clone, Debug)]
 pub enum Master {
     /// A server in this process.
@@ -91,12 +91,12 @@ pub struct MonitoredSession {
     recoveries: u32,
     /// The global step after the step that this replica ran last.
     last_step: i64,
-    /// Set when a step that found a variable without a value has been retried, until a step succeeds.
+    /// Set when a step has been retried because a variable had no value; cleared when a step succeeds.
     has_retried_missing_value: bool,
     retry_state: Option<RetryState>,
 }
 
-/// The recoveries since the last step that succeeded: the time of the first and their number.
+/// The number of recoveries since the last step that succeeded, and the time when the first of them began.
 #[derive(Clone, Copy, Debug)]
 struct RetryState {
     since: Instant,
@@ -297,7 +297,8 @@ impl MonitoredSession {
         Ok(())
     }
 
-    /// Runs one step with the hooks.
+    /// Runs one step together with the feeds, fetches and targets of the hooks, and then [`Hook::after_run`] of each
+    /// hook.
     fn run_once(
         &mut self,
         feeds: &[(Output, Tensor)],
@@ -382,7 +383,7 @@ impl MonitoredSession {
     /// step; returns other errors unchanged.
     fn explain_timeout(&self, error: Error) -> Error {
         match &self.job.training.coordination {
-            // Errors of this crate already name the cause of the timeout.
+            // Only an error of the client is explained: errors of this crate already name the cause of the timeout.
             crate::Coordination::Sync(sync)
                 if matches!(error, Error::Client(_)) && error.code() == Code::DeadlineExceeded =>
             {

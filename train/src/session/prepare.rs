@@ -31,7 +31,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Opens a session, waits until the variables have values, and runs the hooks' `after_create_session`. Repeats this
+    /// Opens a session, waits until the variables have values, and runs the hooks' `after_create_session`. Tries again
     /// for at most the recovery deadline while tasks are missing or die. `was_ready` is true if the variables had
     /// values in an earlier session of this replica.
     ///
@@ -45,7 +45,7 @@ impl Job {
                 Ok(session) => return Ok(session),
                 Err(error) => error,
             };
-            // Opening a session times out on missing tasks long before the recovery deadline.
+            // Opening a session times out on missing tasks long before the recovery deadline, so a timeout is retried.
             let is_late = matches!(error, Error::Client(_)) && error.code() == Code::DeadlineExceeded;
             if !error.is_transient() && !is_late {
                 return Err(error);
@@ -65,7 +65,7 @@ impl Job {
         let role = self.candidacy.campaign()?;
         let mut options = self.config.session.clone();
         if options.config.operation_timeout_in_ms == 0 {
-            // Runs without a deadline of their own, by hooks and by this module, need a time limit too.
+            // Session runs that hooks and this module start without a deadline of their own get this time limit.
             let limit = self.config.step_deadline.max(self.config.ready_deadline);
             options.config.operation_timeout_in_ms = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
         }
@@ -121,14 +121,14 @@ impl Job {
                 return Ok(names);
             }
             match self.join(session) {
-                // The chief is restoring the variables again.
+                // The error means that the chief is restoring the variables again.
                 Err(error) if error.is_missing_value() => Ok(vec![error.to_string()]),
                 joined => joined.map(|()| names),
             }
         })
     }
 
-    /// Lets this replica join the synchronous or bounded-staleness job, if it is one.
+    /// Makes this replica join the job if the job is synchronous or has bounded staleness.
     fn join(&self, session: &Session) -> Result<()> {
         match &self.training.coordination {
             Coordination::Free => Ok(()),
@@ -211,7 +211,7 @@ impl Job {
         Ok(step.first().map(Tensor::item::<i64>).transpose()? == Some(0))
     }
 
-    /// Returns whether the state of the replicas' coordination is initialised.
+    /// Returns whether the state that coordinates the replicas has been initialised.
     fn is_open(&self, session: &Session) -> Result<bool> {
         match &self.training.coordination {
             Coordination::Free => Ok(true),

@@ -63,12 +63,12 @@ impl ReplicaHook {
                 Aggregator { session: &session, sync: &sync, probes: &probes, lock, report, deadline };
             match aggregator.run(|| stop.load(Ordering::Acquire)) {
                 Ok(()) => {}
-                // An error because this replica has closed the session is no failure.
+                // Errors are no failure once this replica has stopped the thread or closed the session.
                 Err(_) if stop.load(Ordering::Acquire) || session.is_closed() => {}
                 Err(error) => {
                     coordinator.record_failure(error);
-                    // The close ends this replica's own step, which waits for tokens that no thread hands
-                    // out.
+                    // Closing the session ends this replica's own step, which would wait forever for a token that only
+                    // this thread enqueues.
                     let _ = session.close();
                 }
             }
@@ -160,7 +160,8 @@ impl Hook for ReplicaHook {
 
     fn before_recovery(&mut self, context: &HookContext<'_>) {
         self.stop.store(true, Ordering::Release);
-        // The close ends the runs that threads wait for. Its error is ignored, because a dead task cannot answer.
+        // Closing the session ends the runs that threads wait for. An error is ignored, because a dead task cannot
+        // answer.
         let _ = context.session.close();
         if let Some(thread) = self.thread.take() {
             // The result is ignored, because the thread has reported its failure to the coordinator.

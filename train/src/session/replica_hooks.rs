@@ -1,4 +1,4 @@
-//! All hooks of a replica, run for each event in the order that the event needs.
+//! The hooks of a replica as one list, with the order in which they run at each point of a session.
 
 use super::replica_hook::ReplicaHook;
 use super::{Hook, HookContext};

@@ -1,4 +1,4 @@
-//! The role of a replica in its job.
+//! The role of a replica in its job: chief, worker, or candidate in an election.
 
 use crate::election::LeaderStore;
 use std::sync::Arc;
@@ -12,10 +12,9 @@ pub enum Role {
     Chief,
     /// Another replica is the chief.
     Worker,
-    /// The chief is the replica that leads in this store. When the chief dies, another replica replaces it; a
-    /// restarted chief is a worker. No replica of such a job may have the role `Chief`: workers can refuse
-    /// outdated requests only if they carry an epoch ([`proto::Epoch`]). A replica with the role `Worker`
-    /// never leads.
+    /// The chief is the replica that leads in this store. When the chief dies, another replica replaces it; a restarted
+    /// chief is a worker. No replica of such a job may have the role `Chief`: workers can refuse outdated requests only
+    /// if the requests carry an epoch ([`proto::Epoch`]). A replica with the role `Worker` never leads.
     Elected(Arc<dyn LeaderStore>),
 }
 

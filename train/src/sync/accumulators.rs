@@ -52,8 +52,8 @@ impl Accumulator {
         accumulator
     }
 
-    /// Returns the name of an accumulator op. Ops that take or apply gradients have a sparse form; all other ops of a
-    /// sparse accumulator have no prefix.
+    /// Returns the name of the accumulator op for `action`. For a sparse accumulator, only ops that take or apply
+    /// gradients have the prefix `Sparse`.
     fn op_name(&self, action: &str, of_gradients: bool) -> String {
         match (self.is_sparse, of_gradients) {
             (true, true) => format!("SparseAccumulator{action}"),

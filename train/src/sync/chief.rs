@@ -18,11 +18,12 @@ pub(crate) type UpdateLock = Arc<Mutex<()>>;
 /// is lost if the step that dequeued it fails.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The shortest time without progress after which workers whose gradients an accumulator dropped get tokens.
+/// The shortest time without an update after which the chief gives new tokens to workers whose late gradients
+/// accumulators have dropped.
 const QUIET_PERIOD: Duration = Duration::from_secs(2);
 
-/// The time between two reads of the job's state if TensorFlow clients may push to accumulators, which does not wake
-/// the chief.
+/// The time between two reads of the job's state if TensorFlow clients may push to accumulators: their pushes do not
+/// wake the chief.
 const ACCUMULATOR_POLL_INTERVAL: Duration = Duration::from_millis(25);
 /// The time between two reads of the job's state if TensorFlow clients have pushed to accumulators.
 const FOREIGN_POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -93,8 +94,8 @@ impl Aggregator<'_> {
                         checked = Instant::now();
                     }
                     let is_late = |worker: &usize| decision.late.iter().any(|(late, _)| late == worker);
-                    // All missing workers are late, or there has been no update for longer than three times the longest
-                    // step.
+                    // All missing workers are late, or the last update was longer ago than both `QUIET_PERIOD` and
+                    // three times the longest time between updates.
                     let is_quiet = missing.iter().all(is_late) || waited > QUIET_PERIOD.max(3 * longest);
                     if !was_woken && is_quiet && state.accumulated.is_some() && !decision.late.is_empty() {
                         self.wake_late(&state, &decision.late)?;
@@ -105,7 +106,7 @@ impl Aggregator<'_> {
         Ok(())
     }
 
-    /// Reads the state of the job.
+    /// Reads the state of the synchronous job from the parameter servers.
     fn read_state(&self) -> Result<SyncState> {
         read_state(self.session, self.sync)
     }
@@ -170,8 +171,8 @@ impl Aggregator<'_> {
         Ok(())
     }
 
-    /// Returns the feeds of an update, or of tokens without an update: the next `sync_rep_answered`, and the workers
-    /// that get tokens or the number of tokens.
+    /// Returns the feeds for handing out tokens, with or without an update: the next value of `sync_rep_answered`, and
+    /// the workers that get tokens or the number of tokens.
     fn answer_feeds(
         &self,
         state: &SyncState,

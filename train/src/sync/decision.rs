@@ -17,7 +17,7 @@ pub(super) struct SyncState {
     pub(super) accumulated: Option<usize>,
 }
 
-/// The chief's decision.
+/// The chief's decision: the late workers, and the next action.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Decision {
     /// The workers whose gradients were computed at another step, with that step: an earlier one, or a later one that
@@ -81,8 +81,8 @@ impl SyncState {
     /// Returns the decision for updates that need `replicas_to_aggregate` gradients.
     pub(super) fn decide(&self, replicas_to_aggregate: usize) -> Decision {
         let workers = || self.pushed.iter().zip(&self.answered).enumerate();
-        // A push is unanswered if it differs from the last answered one. The pushed step may be the earlier one: after
-        // a job has gone back to a checkpoint, workers push earlier steps again.
+        // A push is unanswered if its step differs from the last answered step. The pushed step may be the smaller one:
+        // after a job has gone back to a checkpoint, workers push earlier steps again.
         let is_unanswered = |pushed: i64, answered: i64| ![FINISHED, UNSET, answered].contains(&pushed);
         let active = self.pushed.iter().filter(|&&pushed| pushed != FINISHED).count();
         let need = replicas_to_aggregate.min(active);
@@ -114,7 +114,7 @@ impl SyncState {
         Decision { late, verdict }
     }
 
-    /// Returns the next `answered` vector, when `workers` have got their tokens.
+    /// Returns the value of `answered` after the workers that `workers` marks have got their tokens.
     pub(super) fn answered_after(&self, workers: &[bool]) -> Vec<i64> {
         let of_worker = |((&answered, &pushed), &gets): ((&i64, &i64), &bool)| {
             if gets && pushed != FINISHED { pushed } else { answered }
@@ -205,15 +205,15 @@ mod tests {
                 taking,
             })
         };
-        // No update has begun; the last update is committed; an update from buffers was interrupted while it
-        // was prepared.
+        // No interruption: no update has begun, the last update is committed, or an update from buffers was interrupted
+        // in its preparation, which has had no lasting effect.
         for (prepared, committed) in [([UNSET; 2], [UNSET; 2]), ([7, 7], [7, 7]), ([8, 7], [7, 7])] {
             assert_eq!(of(&prepared, &committed, UNSET), Interruption::None, "{prepared:?}");
         }
-        // An update was interrupted when one device, or none, had committed.
+        // Interrupted during the commit, when one device or none had committed.
         assert_eq!(of(&[8, 8], &[8, 7], UNSET), Interruption::Commit);
         assert_eq!(of(&[8, 8], &[7, 7], 8), Interruption::Commit);
-        // An update was interrupted when the accumulators of one device, or of none, had been emptied.
+        // Interrupted while gradients were taken, when the accumulators of one device or of none had been emptied.
         assert_eq!(of(&[8, 7], &[7, 7], 8), Interruption::Taking);
         assert_eq!(of(&[7, 7], &[7, 7], 8), Interruption::Taking);
         assert_eq!(of(&[7, 7], &[7, 7], 7), Interruption::None);

@@ -25,7 +25,7 @@ enum GradientBuffer {
     },
 }
 
-/// A variable that holds rows; their number, its first dimension, changes with each assignment.
+/// A variable that holds a varying number of rows: each assignment sets the size of its first dimension.
 #[derive(Clone, Debug)]
 struct RowBuffer {
     handle: Output,
@@ -67,8 +67,8 @@ fn first_rows(scope: &Scope, all: Output, rank: usize, count: Output) -> Output 
 }
 
 impl GradientBuffers {
-    /// Adds the buffers. Buffers of dense gradients are variables of the collection `state`, which no checkpoint
-    /// contains.
+    /// Adds a buffer for each worker and variable. Buffers of dense gradients are variables of the collection `state`,
+    /// which no checkpoint contains.
     pub(super) fn new(
         state: &Variables,
         workers: usize,

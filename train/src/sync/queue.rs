@@ -1,4 +1,4 @@
-//! Queues of one component on the parameter servers, by name.
+//! FIFO queues on the parameter servers, each of scalars of one type; clients find a queue by its name.
 
 use graph::{DType, NodeId, Output, PartialShape, Scope};
 

@@ -1,4 +1,5 @@
-//! The graph of a replica of a synchronous job: the nodes that its worker runs, and those that it runs as the chief.
+//! The graph of a replica of a synchronous job: the nodes that its worker runs, and the nodes that it runs as the
+//! chief.
 
 use super::accumulators::Accumulators;
 use super::gradient_buffers::GradientBuffers;
@@ -20,7 +21,8 @@ pub(super) const UNSET: i64 = -1;
 /// The entry in `sync_rep_pushed` of a worker that has finished.
 pub(super) const FINISHED: i64 = i64::MAX;
 
-/// The nodes of a replica of a synchronous job, and its index and the numbers of replicas.
+/// The nodes of a replica of a synchronous job, with its worker index, the number of workers, and the number of
+/// gradients per update.
 #[derive(Clone, Debug)]
 pub struct SyncReplicas {
     /// The index of this worker.
@@ -116,7 +118,7 @@ pub(crate) struct ReplicaBuilder<'a> {
 
 /// The variables and queues of the job that the nodes of both the worker and the chief use.
 pub(super) struct SharedNodes {
-    /// The scope whose nodes are on the device of the global step.
+    /// The scope that places nodes on the device of the global step.
     pub(super) at: Scope,
     pub(super) global_step: Variable,
     /// The job's variables except `sync_rep_pushed`. No checkpoint contains them: a job that resumes from a
@@ -284,7 +286,8 @@ impl ReplicaBuilder<'_> {
         }
     }
 
-    /// Adds the chief's update, and collects the initializers of the job's state, whose last variables the update adds.
+    /// Adds the chief's update, and then collects the initializers of the job's state, to which the update adds
+    /// variables.
     fn chief_update(&self, shared: &SharedNodes, gradients: &[(Variable, Gradient)]) -> ChiefUpdate {
         let by_worker =
             |name: &str| self.scope.placeholder(name, DType::Int64, PartialShape::from([self.workers]));
@@ -305,7 +308,7 @@ impl ReplicaBuilder<'_> {
         ChiefUpdate { update, next_answered, drop_increments, accumulated, initializers }
     }
 
-    /// Adds the chief's nodes outside of its update.
+    /// Adds the nodes that the chief runs besides the update.
     fn chief_nodes(&self, shared: &SharedNodes, chief: ChiefUpdate) -> ChiefNodes {
         let SharedNodes { at, pushed, dropped, .. } = shared;
         let ChiefUpdate { update, next_answered, drop_increments, accumulated, initializers } = chief;
@@ -332,7 +335,8 @@ impl ReplicaBuilder<'_> {
         shared.arrivals.enqueue(&then, then.constant(self.worker as i32))
     }
 
-    /// Returns the queue of this worker's tokens, which all workers share if there is only one.
+    /// Returns the queue from which this worker takes tokens: its own queue, or the only queue, which all workers
+    /// share.
     fn own_tokens<'s>(&self, shared: &'s SharedNodes) -> &'s Queue {
         &shared.token_queues[self.worker.min(shared.token_queues.len() - 1)]
     }
@@ -361,7 +365,7 @@ impl SharedNodes {
 }
 
 impl Variables {
-    /// Returns a scalar variable on this replica's own device, which no other replica uses.
+    /// Returns a scalar variable that is on this replica's own device and that no other replica uses.
     fn get_local(&self, name: &str, dtype: DType) -> Variable {
         let anchor = self.scope().no_op();
         let beside = Variables::new(&self.scope().colocate_with(anchor));

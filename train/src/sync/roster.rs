@@ -37,7 +37,7 @@ impl WorkerRow {
     /// The row of a worker that has not pushed yet.
     pub(super) const NEW: WorkerRow = WorkerRow { pushed: UNSET, answered: UNSET, left: UNSET };
 
-    /// The row of a worker that has left early.
+    /// The row of a worker that has left before the last step; it counts as finished.
     const GONE: WorkerRow = WorkerRow { pushed: FINISHED, answered: UNSET, left: EARLY };
 }
 
@@ -61,7 +61,7 @@ impl Roster {
         Roster { pushed, answered, left, indices, new_rows, write: at.group(write.as_slice()) }
     }
 
-    /// Returns the rows of all workers.
+    /// Reads the three vectors, and returns the row of each worker.
     pub(super) fn read(&self, session: &Session) -> Result<Vec<WorkerRow>> {
         let fetched = session.run(&[], &[self.pushed, self.answered, self.left], &[])?;
         let vectors = fetched.iter().map(Tensor::to_i64s).collect::<Result<Vec<_>, _>>()?;

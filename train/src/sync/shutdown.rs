@@ -1,10 +1,10 @@
 //! The end of a synchronous job: no worker leaves while the last step may still be lost, because all workers are needed
 //! to repeat it.
 //!
-//! A worker that reaches the last step marks itself as finished in `sync_rep_pushed`, and waits. The chief has then
-//! saved its checkpoint. Once no worker is in a step, the chief writes the last step to its row of `sync_rep_left`; the
-//! other workers read that row and write their own, and the chief leaves last. These vectors are on the device of the
-//! global step: if its parameter server dies, the job goes back and no row of `sync_rep_left` is set.
+//! A worker that reaches the last step marks itself as finished in `sync_rep_pushed`, and waits. The chief saves its
+//! checkpoint; once no worker is in a step, it writes the last step to its row of `sync_rep_left`. The other workers
+//! read that row, write their own rows and leave; the chief waits for them and leaves last. Both vectors are on the
+//! device of the global step: if its parameter server dies, the job goes back and no row of `sync_rep_left` is set.
 
 use super::replica::{FINISHED, SyncReplicas, UNSET};
 use super::roster::{EARLY, WorkerRow};
@@ -21,7 +21,7 @@ const LONGEST_WAIT_FOR_LEAVING: Duration = Duration::from_secs(10);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// The node that records that this worker has left, and its feed.
+/// The node that records that this worker has left, and the placeholder of the recorded step.
 #[derive(Clone, Debug)]
 pub(super) struct LeaveNodes {
     /// Writes `mark` to this worker's row of `sync_rep_left`.
@@ -30,15 +30,15 @@ pub(super) struct LeaveNodes {
     pub(super) mark: Output,
 }
 
-/// The progress of the job and of its workers.
+/// The global step of the job, and the roster row of each worker.
 struct JobProgress {
     step: i64,
     workers: Vec<WorkerRow>,
 }
 
 impl JobProgress {
-    /// Returns whether `last_step` is saved: the chief, who leaves first, or another worker has recorded that it left
-    /// at that step.
+    /// Returns whether `last_step` is saved: the chief, which writes its row first, or another worker has recorded that
+    /// it left at that step.
     fn is_last_step_saved(&self, last_step: i64) -> bool {
         self.workers.iter().any(|worker| worker.left >= last_step)
     }
@@ -81,7 +81,7 @@ impl SyncReplicas {
             .poll_until(session, time_limit, |progress| progress.workers_in_step().is_empty())?
             .workers_in_step();
         if !missing.is_empty() {
-            // These workers may be dead. The job does not need them any more.
+            // The missing workers may be dead, and the job does not need them any more.
             tracing::warn!("workers {missing:?} have not come to step {last_step} within {time_limit:?}");
         }
         self.leave(session, last_step)?;
@@ -160,7 +160,7 @@ impl SyncReplicas {
         }
     }
 
-    /// Reads the job's progress.
+    /// Reads the job's global step and the roster.
     fn progress(&self, session: &Session) -> Result<JobProgress> {
         let step = session.run(&[], &[self.global_step], &[])?;
         let step = step.first().map(Tensor::item::<i64>).transpose()?.unwrap_or_default();

@@ -22,11 +22,11 @@ pub(crate) struct WriteTarget {
     initializer: Option<NodeId>,
 }
 
-/// The staged values of an update, each in a variable on the device of the original. A staged value shares
-/// the memory of the original until it is changed.
+/// The staged values of an update, each in a variable on the device of the model's variable. A staged value shares the
+/// memory of the model's variable until it is changed.
 #[derive(Debug)]
 pub(crate) struct StagedUpdate {
-    /// A scope without control inputs.
+    /// The scope in which the variables of staged values and the commit are added; it has no control inputs.
     scope: Scope,
     /// True if a sparse gradient stages only the rows that it changes. It must be false if a node reads the new value
     /// of a whole variable ([`UpdateMode::new_value`]).
@@ -88,7 +88,7 @@ impl UpdateMode<'_> {
         }
     }
 
-    /// Returns whether sparse gradients stage only their rows.
+    /// Returns whether a sparse gradient stages only the rows that it changes.
     pub(crate) fn can_stage_rows(&self) -> bool {
         matches!(self, UpdateMode::Staged(staged) if staged.rows_only)
     }
@@ -117,13 +117,13 @@ impl StagedUpdate {
         StagedUpdate { scope: scope.clone(), rows_only, values: RefCell::default() }
     }
 
-    /// Returns the staged value of a variable.
+    /// Returns the staged value of a variable, if there is one.
     fn find(&self, variable: &Variable) -> Option<StagedValue> {
         self.values.borrow().iter().find(|value| value.original.name == variable.name).cloned()
     }
 
     /// Returns the staged value of a variable, which is added if there is none. A new staged value is initialised to
-    /// `now`, the current value of the variable or, with `rows`, of these rows.
+    /// `now`: the current value of the variable or, with `rows`, the current values of the staged rows.
     fn stage(
         &self,
         scope: &Scope,
@@ -148,7 +148,7 @@ impl StagedUpdate {
         target
     }
 
-    /// Saves the indices of staged rows of `variable`.
+    /// Adds a variable that saves `rows`, the indices of the staged rows of `variable`.
     fn stage_rows(&self, scope: &Scope, variable: &Variable, rows: Output) -> StagedRows {
         let name = format!("{}/sync_rep_next/rows", variable.name);
         let handle = self.handle(variable, &name, DType::Int64, PartialShape::unknown());

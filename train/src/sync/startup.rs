@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// The time limit of the first try to empty a queue.
 const SHORTEST_DRAIN: Duration = Duration::from_millis(500);
-/// The time limit from which on a try to empty a queue that times out is an error.
+/// A try to empty a queue that times out is repeated with twice the time limit, until the limit is at least this long.
 const LONGEST_DRAIN: Duration = Duration::from_secs(60);
 
 impl AttemptNumbers {
@@ -101,7 +101,7 @@ impl SyncReplicas {
         }
     }
 
-    /// Gives a token to each worker that is in a step when the job ends, so that it learns of the end.
+    /// Gives a token to each worker that is in a step when the job ends, so that the worker learns of the end.
     pub(super) fn release_others(&self, session: &Session) -> Result<()> {
         let rows = self.roster.read(session)?;
         let others: Vec<bool> = rows.iter().map(|row| row.pushed != FINISHED).collect();
@@ -114,7 +114,7 @@ impl SyncReplicas {
     }
 
     /// Gives tokens to the workers that `gets` marks or, if all workers share one queue, enqueues as many tokens. The
-    /// answered steps of `rows` are written unchanged.
+    /// vector `sync_rep_answered` is set to the answered steps in `rows`.
     fn give_tokens(&self, session: &Session, rows: &[WorkerRow], gets: &[bool]) -> Result<()> {
         let answered: Vec<i64> = rows.iter().map(|row| row.answered).collect();
         let tokens = gets.iter().filter(|gets| **gets).count();
@@ -155,7 +155,7 @@ impl SyncReplicas {
         Ok(())
     }
 
-    /// Empties a queue. The elements are counted again after each time limit, because other clients may dequeue some of
+    /// Empties a queue. The elements are counted again after each timeout, because other clients may dequeue some of
     /// them meanwhile.
     fn drain(&self, session: &Session, queue: &Queue) -> Result<()> {
         let mut time_limit = SHORTEST_DRAIN;

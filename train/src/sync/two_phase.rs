@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub(super) struct TwoPhaseUpdate {
     pub(super) prepare: NodeId,
     pub(super) commit: NodeId,
-    /// The unique number of this attempt, a scalar `int64` to be fed.
+    /// The random number that identifies an attempt at the update, a scalar `int64` to be fed.
     pub(super) attempt: Output,
     /// The last attempt that each device has prepared, a vector of `int64`.
     pub(super) prepared: Output,

@@ -19,7 +19,7 @@ struct Model {
     ids: Output,
 }
 
-/// Places the vector and the job's shared state on the first of two CPU devices, and the table on the second.
+/// Places the variables of the table on the second of two CPU devices, and all other variables on the first.
 fn on_two_devices(node: &Node) -> DeviceSpec {
     if node.op.name() != "VarHandleOp" {
         return DeviceSpec::default();
@@ -156,8 +156,8 @@ fn staged_updates_give_the_same_bits_as_updates_in_place() -> Fallible {
     Ok(())
 }
 
-/// Sets the attempt number of `phase` to 5 on `devices`; on other devices it keeps another number. The index after the
-/// last device of a variable is that of the job's shared state.
+/// Sets the last attempt number of `phase` to 5 for each device index in `devices`; all other devices keep their
+/// numbers. The index after the devices of the model's variables is the index of the job's shared state.
 fn mark_phase_done(server: &Arc<Server>, model: &Model, phase: &str, devices: Range<u32>) -> Fallible {
     for device in devices {
         assign(server, model, &format!("sync_rep_{phase}/{device}"), 5i64.into())?;
@@ -165,7 +165,7 @@ fn mark_phase_done(server: &Arc<Server>, model: &Model, phase: &str, devices: Ra
     Ok(())
 }
 
-/// Pushes gradients of rows that are not in the step's batch, and empties the vector's accumulator.
+/// Pushes gradients of rows that are not in the step's batch, and empties the accumulator of the vector `w`.
 fn empty_one_accumulator(server: &Arc<Server>, model: &Model) -> Fallible {
     let session = open_session(server, model)?;
     let nodes_of = |op: &'static str| {

@@ -41,8 +41,8 @@ fn after(steps: usize, optimizer: &Optimizer) -> Fallible<(Tensor, f32)> {
     Ok((values[0].clone(), loss))
 }
 
-/// Runs one step, and compares each element of the variable with `by_hand` of its initial value, which is also its
-/// gradient.
+/// Runs one step, and compares each element of the variable with `by_hand` applied to its initial value, which is also
+/// its gradient.
 fn first_step(optimizer: &Optimizer, by_hand: impl Fn(f64) -> f64) -> Fallible {
     assert_close(&after(1, optimizer)?.0, &START.map(by_hand))
 }
@@ -98,7 +98,7 @@ fn adam() -> Fallible {
         let found = w.values::<f32>()?;
         for (found, start) in found.iter().zip(START) {
             let expected = by_hand(start, steps as i32);
-            // The relative error of 1 - 0.999f32 is 1e-5.
+            // In `f32`, 1 - 0.999 has a relative error of 1e-5, so the tolerance is as large.
             assert!((f64::from(*found) - expected).abs() < 1e-5, "{found} is not {expected}");
         }
     }

@@ -344,7 +344,7 @@ fn failed_removals_of_checkpoints_are_retried() -> Fallible {
     assert!(save(2).is_err());
     fs::remove_file(in_the_way)?;
     let cut_off = made("m-2_temp/part-0")?;
-    // A folder has the name of a data file of the first checkpoint.
+    // A folder with the name of a data file of the first checkpoint makes the removal of that checkpoint fail.
     let obstacle = made("m-1.data-of-nobody/x")?;
     save(3)?;
     assert!(!cut_off.exists());

@@ -130,7 +130,7 @@ fn each_tower_runs_on_its_device() -> Fallible {
     Ok(())
 }
 
-/// Returns the strategy of towers on `devices` whose gradients NCCL averages.
+/// Returns a strategy with towers on `devices`, whose gradients NCCL averages.
 fn by_nccl(devices: &[&str]) -> Strategy {
     let devices = devices.iter().map(|&device| device.to_owned()).collect();
     Strategy::Towers { devices, variables: "/device:CPU:0".to_owned(), averaging: Averaging::Nccl }
@@ -211,7 +211,7 @@ fn round_robin_alternates_the_parameter_servers() -> Fallible {
     Ok(())
 }
 
-/// Returns the index of the parameter server, of two, for each variable of these sizes.
+/// Returns for each variable in `sizes` the index of its parameter server, '0' or '1', under `placement`.
 fn tasks_of(placement: &VariablePlacement, sizes: &[(&str, usize)]) -> Fallible<Vec<char>> {
     let root = Scope::new();
     let strategy = Strategy::ParameterServer {
@@ -237,7 +237,8 @@ const SIZES: [(&str, usize); 5] =
 
 #[test]
 fn greedy_by_bytes_chooses_the_server_with_the_fewest_bytes() -> Fallible {
-    // The loads in bytes are 100 on the first server; 10, then 10 + 5, 15 + 40, 55 + 60 on the second server.
+    // The loads, in elements of 4 bytes, are 100 on the first server; 10, then 10 + 5, 15 + 40, 55 + 60 on the second
+    // server.
     assert_eq!(tasks_of(&VariablePlacement::GreedyByBytes, &SIZES)?, ['0', '1', '1', '1', '1']);
     Ok(())
 }

@@ -49,7 +49,8 @@ fn parameter_server(worker: u32, sync: SyncMode) -> Strategy {
     Strategy::ParameterServer { ps_tasks: 0, worker, placement: Default::default(), sync }
 }
 
-/// Returns rows `from..to` of a batch of numbers whose sum depends on the order of summation.
+/// Returns the inputs and targets of rows `from..to` of a step's batch. Sums of the numbers depend on the order of
+/// summation.
 fn batch(from: usize, to: usize, step: usize) -> Fallible<[Tensor; 2]> {
     let x: Vec<f32> =
         (from * COLUMNS..to * COLUMNS).map(|i| ((i * 7 + step) % 13) as f32 / 3.0 - 2.0).collect();
@@ -232,7 +233,7 @@ fn a_backup_replaces_a_late_worker_whose_gradient_is_counted_as_dropped() -> Fal
     Ok(())
 }
 
-/// One of two workers, the first of which is the chief.
+/// A worker of a job with two workers; worker 0 is the chief.
 struct Worker {
     replica: Replica,
     session: MonitoredSession,
@@ -303,7 +304,7 @@ fn workers_that_left_early_are_not_waited_for_after_a_restore() -> Fallible {
     Ok(())
 }
 
-/// A hook whose `end` fails, as that of a saver may.
+/// A hook whose `end` fails, as the `end` of a checkpoint saver may.
 struct FailsAtTheEnd;
 
 impl Hook for FailsAtTheEnd {

@@ -122,7 +122,8 @@ fn moving_averages_follow_the_variables() -> Fallible {
     let name = MovingAverage::name_of("v");
     let values = after(2, options, &Optimizer::gradient_descent(0.5), &["v", &name])?;
     assert_close(&values[0], &[3.0])?;
-    // The average is 12, then 0.75 * 12 + 0.25 * 6, then 0.75 times that + 0.25 * 3.
+    // The average is 12 at first, 0.75 * 12 + 0.25 * 6 = 10.5 after the first step, and 0.75 * 10.5 + 0.25 * 3 after
+    // the second.
     assert_close(&values[1], &[0.75 * 10.5 + 0.25 * 3.0])
 }
 

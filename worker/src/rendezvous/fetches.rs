@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Largest number of receives that an error message names; it gives the number of further ones.
+/// Maximum number of pending receives that an error message names; the message gives only the number of the others.
 const MAX_NAMED: usize = 3;
 
 /// The key of a receive, and the task to receive from.
@@ -93,7 +93,8 @@ impl FetchAnswer {
         self.finish(result);
     }
 
-    /// Completes the receive, and records the transfer if transfers are recorded.
+    /// Completes the receive with a value or an error, and logs the transfer of a value if the step's transfers are
+    /// logged.
     pub(super) fn finish(mut self, result: device::Result<Sent>) {
         match (self.timer.take(), result.as_ref().map(|sent| &sent.value)) {
             (Some(timer), Ok(Value::Host(tensor))) => timer.finish(tensor.num_bytes()),

@@ -112,8 +112,7 @@ impl StepRendezvous {
         let _ = self.local.put(key, sent);
     }
 
-    /// Records that a sender offers a value, which it sends when requested; requests it now if a receive
-    /// waits for it.
+    /// Records that a sender offers the value under a key, and requests the value at once if a receive waits for it.
     pub(crate) fn record_offer(&self, from: &Arc<Inbound>, key: &Arc<str>) {
         self.arrivals.record_offer(from, key);
         if self.local.is_awaited(key) {
@@ -324,8 +323,8 @@ impl Rendezvous for StepRendezvous {
         device: &Arc<Device>,
         tensor: &DeviceTensor,
     ) -> bool {
-        // A replicated task's values may have to wait for the standby, which they do in host memory, so none
-        // is shared.
+        // Values of a replicated task are not shared with the peer, because they may have to wait for the standby, and
+        // wait in host memory.
         let remote = self.remote_for(key).filter(|remote| remote.primary.is_none());
         let Some(remote) = remote.filter(|_| tensor.memory.len() >= peer_buffer::MIN_SHARED_BYTES) else {
             return false;

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The links and routes over which one step sends, its unsent values and its end.
+/// The links and routes over which one step sends, the keys of its values that wait for a link, and its outcome.
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
     /// Set when a frame was posted to one of `links` and that link has not been flushed since.
@@ -25,7 +25,7 @@ pub(super) struct Pushes {
 #[derive(Debug, Default)]
 struct PendingKeys {
     keys: Vec<(Arc<Route>, Arc<str>)>,
-    /// Number of keys that the last sweep left; a sweep removes the keys whose values were fetched meanwhile.
+    /// Number of keys that remained after the last sweep, which removed the keys whose values had been fetched.
     swept: usize,
 }
 
@@ -53,8 +53,8 @@ impl Pushes {
         }
     }
 
-    /// Notifies the receivers that have a link if the step has failed. It is called after the receivers were
-    /// set and after the failure was set, so that the later call finds both.
+    /// Notifies the receivers that have a link if the step has failed. It is called once after the receivers were set
+    /// and once after the failure was set, so that the later of the two calls finds both the receivers and the failure.
     fn notify_receivers(&self, step_id: i64) {
         if let Some(Err(reason)) = self.end.get() {
             let links = self.receivers().iter().filter_map(|route| route.link());

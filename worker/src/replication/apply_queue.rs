@@ -20,7 +20,7 @@ pub(super) struct ChangeSet {
     pub(super) changes: Vec<pb::Change>,
 }
 
-/// The result of applying a [`ChangeSet`], with the set's number and flag.
+/// The result of applying a [`ChangeSet`], with `number` and `is_whole` of the set.
 #[derive(Debug)]
 pub(super) struct Applied {
     pub(super) number: Option<u64>,
@@ -59,8 +59,8 @@ impl ApplyQueue {
         applied.unwrap_or_else(|e| Applied { number: None, is_whole: false, result: Err(e.to_string()) })
     }
 
-    /// Waits until the set in progress has been applied, and discards the queued sets. Returns its result, if
-    /// there was one.
+    /// Waits until the set that is being applied has been applied, and discards the queued sets. Returns the result;
+    /// `None` if no set was being applied.
     pub(super) async fn finish(mut self) -> Option<Applied> {
         self.waiting.clear();
         if self.is_busy() { Some(self.next().await) } else { None }

@@ -189,7 +189,7 @@ fn shape(shape: Option<proto::pb::TensorShapeProto>) -> Result<PartialShape, Sta
     Ok(partial_shape_from_proto(&shape.unwrap_or_default())?)
 }
 
-/// Returns the zeros into which the slices of a large variable are written.
+/// Returns a tensor of zeros, the initial value of a large variable whose slices arrive in later messages.
 fn zeros_of(dtype: i32, shape: proto::pb::TensorShapeProto) -> Result<Tensor, Status> {
     Ok(Tensor::zeros(dtype_from_proto(dtype)?, shape_from_proto(&shape)?)?)
 }

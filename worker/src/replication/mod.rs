@@ -11,8 +11,8 @@
 //! has received nothing for [`SILENCE`]. The primary answers runs only within [`LEASE`] of sending a
 //! heartbeat that the standby acknowledged. If the primary has lost its standby, it probes whether the
 //! standby's process lives, by a port that the standby holds open for this purpose ([`ProcessState`]). While
-//! the process lives or the network is silent, runs wait, and fail with a message that names the standby
-//! after a while. If the standby has taken over, the primary's process ends.
+//! the process lives or cannot be reached, runs wait, and after a time limit fail with a message that names
+//! the standby. If the standby has taken over, the primary's process ends.
 
 mod apply_queue;
 mod encode;
@@ -36,7 +36,7 @@ use tokio::time::timeout;
 
 /// Timeout of a probe for a live process.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time in which either side must send its first message.
+/// Time within which the primary and the standby must each send their first message on a connection.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Period of the primary's heartbeats, which the standby acknowledges.
 const HEARTBEAT_PERIOD: Duration = Duration::from_secs(1);
@@ -82,8 +82,8 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
     Err(unreachable_error.or(refused).unwrap_or_else(|| ErrorKind::NetworkUnreachable.into()))
 }
 
-/// Returns the state of a standby's process like [`probe`], and checks that it sends `token` or its
-/// complement: after its end, another process may have got the port.
+/// Returns the state of a standby's process like [`probe`]. The process must send `token` or the complement of `token`;
+/// any other number comes from another process that has got the port after the end of the standby's process.
 async fn probe_token(address: &str, token: u64) -> ProcessState {
     let ask = async {
         let mut stream = connect(address).await?;

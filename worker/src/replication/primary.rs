@@ -75,8 +75,8 @@ impl Primary {
         &self.task
     }
 
-    /// Waits until this process must stop serving: the standby has taken over, or a process with the task's
-    /// state has come while this one has none.
+    /// Waits until this process must stop serving: the standby has taken over, or a process with the task's state has
+    /// connected while this process has none.
     pub(crate) async fn wait_until_superseded(&self) {
         self.superseded.cancelled().await;
     }
@@ -103,8 +103,8 @@ impl Primary {
     /// Waits until the standby has applied all changes made so far. Returns at once without a standby.
     ///
     /// # Errors
-    /// `Unavailable` if the standby does not acknowledge the changes for long, or if this process must stop
-    /// serving; `DeadlineExceeded` if the deadline is sooner.
+    /// `Unavailable` if the standby does not acknowledge the changes within a time limit (see [`REPLICATION_TIMEOUT`]),
+    /// or if this process must stop serving; `DeadlineExceeded` if the deadline is sooner.
     pub(crate) async fn wait_replicated(self: &Arc<Self>, deadline: Option<Instant>) -> Result<(), Status> {
         let mut changed = self.changed.subscribe();
         let start = Instant::now();
@@ -131,7 +131,7 @@ impl Primary {
                     number = Some(nothing);
                     continue;
                 }
-                // `send_changes` waits until a thread that collects changes at present has sent them.
+                // `run_in_order` first waits for a thread that is already sending changes.
                 WaitFor::Sending(presence) => {
                     match timeout_at(end.into(), self.run_in_order(Primary::send_changes)).await {
                         Ok(taken) => {
@@ -169,9 +169,8 @@ impl Primary {
             .is_none_or(|number| !matches!(self.wait_for_event(Some(number)), WaitFor::Nothing))
     }
 
-    /// Returns the next event that a run waits for before its answer. `number` is a link's number and the
-    /// number of the batch on it that the standby must apply; without it, all changes made so far must be
-    /// sent first.
+    /// Returns the next event that a run must wait for before it is answered. `number` holds the numbers of a link and
+    /// of the batch on it that the standby must apply; `None` means that all changes made so far must be sent first.
     fn wait_for_event(&self, number: Option<(u64, u64)>) -> WaitFor {
         let state = self.state.lock();
         let Some(standby) = state.standby.as_ref().filter(|standby| standby.may_take_over) else {
@@ -189,8 +188,8 @@ impl Primary {
         }
     }
 
-    /// Calls `act` on a blocking thread while no other thread collects changes. `act` completes even if the
-    /// returned future is dropped.
+    /// Calls `act` on a blocking thread while no other thread takes changes from the journal or sends them. `act`
+    /// completes even if the returned future is dropped.
     async fn run_in_order<T: Send + 'static>(
         self: &Arc<Self>,
         act: impl FnOnce(&Primary) -> T + Send + 'static,
@@ -203,10 +202,10 @@ impl Primary {
         .await
     }
 
-    /// Returns the numbers of the standby's link and of the last batch sent to it; `None` if the journal has
-    /// further changes.
+    /// Returns the numbers of the standby's link and of the last batch sent to it; `None` if there may be changes that
+    /// were not sent, or no standby to send them to.
     fn last_batch_if_unchanged(&self) -> Option<(u64, u64)> {
-        // Changes that another thread has taken from the journal and not yet sent would be overlooked.
+        // `try_lock` fails while another thread has taken changes from the journal but not yet sent them.
         let _no_thread_collects = self.order.try_lock().ok()?;
         let state = self.state.lock();
         let standby = state.standby.as_ref().filter(|standby| standby.is_following())?;
@@ -252,8 +251,8 @@ impl Primary {
     ) -> Result<u64, Status> {
         if !self.can_resume(&hello)? {
             let presence = &hello.presence;
-            // The process must be reachable, because a lost link is told from the end of the process by
-            // probing it.
+            // The standby's process must be reachable, because this process probes it after the link was lost to find
+            // out whether it has ended.
             if probe_token(presence, hello.token).await != ProcessState::Alive {
                 let text = format!(
                     "{} cannot reach its standby's process at {presence}: allow connections to it",
@@ -318,8 +317,8 @@ impl Primary {
     /// Sends the changes made since the snapshot, after which the standby has the complete state. From this
     /// call on, runs wait for the standby's acknowledgements.
     fn complete_snapshot(&self, id: u64) {
-        // `may_take_over` is set before the changes are collected: the changes of a run that still reads
-        // `false` are among those collected.
+        // `may_take_over` is set before the changes are taken from the journal, so that they include the changes of
+        // every run that still read `false` and does not wait for the standby.
         let Some(number) = self.update_standby(id, |standby, number| {
             standby.may_take_over = true;
             Some(number)
@@ -402,8 +401,8 @@ impl Primary {
             standby.set_applied(applied);
             standby.snapshot()
         };
-        // The calls of `run_in_order` wait until a thread that collects changes has sent them, so no lock of
-        // `state` is held.
+        // `run_in_order` may wait for a thread that is sending changes and needs the lock of `state`, so the lock was
+        // released above.
         match snapshot {
             None => self.run_in_order(move |own| own.send_snapshot(id)).await?,
             Some(snapshot) if snapshot == applied => {

@@ -28,7 +28,7 @@ pub(super) fn split(change: Change, limit: usize) -> Box<dyn Iterator<Item = pb:
     Box::new(first.into_iter().chain(messages))
 }
 
-/// Returns the approximate size of a message, bytes.
+/// Returns the approximate size of a message, bytes: the size of its tensors' elements.
 pub(super) fn size(change: &pb::Change) -> usize {
     let of = |tensor: &Option<TensorProto>| tensor.as_ref().map_or(0, |t| t.tensor_content.len());
     match &change.what {
@@ -47,7 +47,7 @@ fn state_of<T: Any>(change: &Change) -> Option<&T> {
     state.downcast_ref()
 }
 
-/// Returns the message that sets a variable to zeros of its value's shape.
+/// Returns the message that sets the variable of `change` to zeros; the zeros have the shape of the value in `change`.
 fn zeros(change: &Change) -> Option<pb::Change> {
     let value = state_of::<VariableState>(change)?.value.as_ref()?;
     let mut message = to_proto(&without_values(change)?);
@@ -56,7 +56,7 @@ fn zeros(change: &Change) -> Option<pb::Change> {
     Some(message)
 }
 
-/// Returns a change that sets the same variable without its value; `None` if `change` sets no variable.
+/// Returns a change that sets the variable of `change`, without its value; `None` if `change` sets no variable.
 fn without_values(change: &Change) -> Option<Change> {
     let ChangeKind::State { kind, name, .. } = &change.what else { return None };
     let state = match state_of::<VariableState>(change) {
@@ -72,10 +72,10 @@ fn without_values(change: &Change) -> Option<Change> {
     Some(Change { store: change.store, container: change.container.clone(), what })
 }
 
-/// A variable's value, or slices of it, as `count` slices of equal length.
+/// The value of a variable, or some slices of the value, as `count` slices of equal length.
 struct Slices {
     values: Tensor,
-    /// The indices of the slices in the variable; `None` if they are all slices of the variable.
+    /// The indices of the slices in the variable; `None` if the slices make up the whole variable.
     numbers: Option<Vec<usize>>,
     count: usize,
     /// Number of elements of each slice.
@@ -83,7 +83,8 @@ struct Slices {
 }
 
 impl Slices {
-    /// Returns the slices of the variable that a change sets; `None` if its value has at most `limit` bytes.
+    /// Returns the slices that a change to a variable sets; `None` for other changes, and if the slices have at most
+    /// `limit` bytes in total.
     fn of(change: &Change, limit: usize) -> Option<Slices> {
         let (values, numbers) = match (state_of::<VariableState>(change), state_of::<VariableSlices>(change))
         {
@@ -121,8 +122,8 @@ impl Slices {
     }
 }
 
-/// Returns the number of equal slices, `least` or more, into which a tensor is cut: the smallest divisor of
-/// `elements` below sixty-four times `least`, or one slice per element.
+/// Returns the number of equal slices into which a tensor is cut: the smallest divisor of `elements` that is at least
+/// `least` and below 64 times `least`, or `elements` if there is none.
 fn slice_count(elements: usize, least: usize) -> usize {
     (least..least.saturating_mul(64)).find(|parts| elements.is_multiple_of(*parts)).unwrap_or(elements)
 }

@@ -22,8 +22,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
 
-/// Pause between two attempts to follow the primary, after progress; each attempt that fails for the same
-/// reason as the last doubles the pause.
+/// Initial pause between two attempts to follow the primary. An attempt that makes no progress and fails for the same
+/// reason as the attempt before doubles the pause; any other attempt resets it.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause between two attempts to follow the primary.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -85,8 +85,8 @@ impl Standby {
         let answer_probes = async move {
             loop {
                 match listener.accept().await {
-                    // A new connection's send buffer has room for the eight bytes, and the runtime assumes a
-                    // new connection to be writable. A client that does not receive them probes again.
+                    // The eight bytes fit into a new connection's send buffer, and the runtime assumes a new connection
+                    // to be writable. A client that does not receive the answer probes again.
                     Ok((stream, _)) => {
                         drop(stream.try_write(&number.load(Ordering::Acquire).to_le_bytes()));
                     }
@@ -131,7 +131,7 @@ impl Standby {
             let why = match probe(&self.other).await {
                 ProcessState::Ended if self.has_state() => return self.announce_takeover(),
                 ProcessState::Ended if start.elapsed() >= patience => {
-                    // The standby may have received a part of a snapshot.
+                    // The part of a snapshot that the standby may have received is discarded.
                     return self.worker.stores().for_each(ResourceStore::clear_all);
                 }
                 ProcessState::Ended => String::new(),

@@ -12,26 +12,26 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 
-/// Approximate size of a message, bytes.
+/// Approximate maximum size of a message to a standby, bytes; changes are split into messages of this size.
 const MESSAGE_BYTES: usize = 4 << 20;
 /// Largest number of snapshot messages that are queued for a standby.
 const MAX_QUEUED_MESSAGES: usize = 8;
 /// Largest number of batches that are sent and not yet applied; changes made meanwhile go into the next batch.
 const MAX_BATCHES_IN_FLIGHT: usize = 2;
 
-/// The primary's record of its standby, also while the standby has lost its link and its process may still
+/// The primary's record of its standby. If the link is lost, the record remains while the standby's process may still
 /// run.
 pub(super) struct StandbyState {
     /// The number of the standby's link, which the primary counts up for each link.
     pub(super) id: u64,
     pub(super) presence: String,
     pub(super) token: u64,
-    /// The number of the standby's attempt to follow that opened the link, counted by the standby.
+    /// The number of the attempt to follow the primary that opened the link; the standby numbers its attempts.
     attempt: u64,
     /// Set while the standby has the complete state and would take over if this process died. Runs then wait
     /// for its acknowledgements.
     pub(super) may_take_over: bool,
-    /// The link; `None` once it is lost.
+    /// The link to the standby; `None` once it is lost.
     link: Option<StandbyLink>,
     /// The number of the batch that is the snapshot; `None` until sending of the snapshot begins.
     snapshot: Option<u64>,
@@ -44,7 +44,7 @@ pub(super) struct StandbyState {
 }
 
 impl StandbyState {
-    /// Returns the record of a new standby, and sends it the message to discard any state that it holds.
+    /// Returns the record of a new standby, and tells the standby to discard any state that it holds.
     pub(super) fn new(id: u64, hello: FollowRequest, link: StandbyLink) -> StandbyState {
         let FollowRequest { presence, token, holds_state, attempt, .. } = hello;
         link.send(Batch { is_everything: true, has_more: true, ..Batch::default() });
@@ -62,7 +62,7 @@ impl StandbyState {
         }
     }
 
-    /// Returns `Ok` if the process that sent `hello` may replace this standby or is the same process.
+    /// Checks that the process that sent `hello` is this standby's process or may replace this standby.
     ///
     /// # Errors
     /// `Unavailable` for another process while this standby is linked or may have taken over, `Aborted` for a
@@ -102,7 +102,7 @@ impl StandbyState {
         self.link.is_some()
     }
 
-    /// Drops the link, and ends waits for room in its queue of snapshot messages.
+    /// Drops the link, and wakes a thread that waits for room in the link's queue of snapshot messages.
     pub(super) fn unlink(&mut self) {
         if let Some(link) = self.link.take() {
             link.room.close();
@@ -114,8 +114,8 @@ impl StandbyState {
         self.is_linked() && self.snapshot.is_some()
     }
 
-    /// Records the acknowledgement of a heartbeat sent at `sent`. Returns whether the standby had been silent
-    /// before it.
+    /// Records the acknowledgement of a heartbeat sent at `sent`. Returns whether the standby had been silent before
+    /// this acknowledgement.
     pub(super) fn record_acknowledgement(&mut self, sent: Instant) -> bool {
         let was_silent = self.is_silent();
         self.last_acknowledged = self.last_acknowledged.max(sent);
@@ -127,7 +127,7 @@ impl StandbyState {
         self.last_acknowledged.elapsed() > LEASE
     }
 
-    /// Sends a heartbeat with this time. Returns false if there is no link.
+    /// Sends a heartbeat with `time`, milliseconds since the primary started. Returns false if there is no link.
     pub(super) fn send_heartbeat(&self, time: u64) -> bool {
         self.link.as_ref().is_some_and(|link| link.time.send(time).is_ok())
     }
@@ -181,7 +181,7 @@ pub(super) struct StandbyLink {
     /// The time of the newest heartbeat, milliseconds since the primary started. It is sent before all queued
     /// messages.
     time: watch::Sender<u64>,
-    /// The semaphore whose permits are the free places for snapshot messages in the queue.
+    /// A semaphore with one permit for each snapshot message that may still be queued.
     room: Arc<Semaphore>,
 }
 
@@ -212,7 +212,7 @@ impl StandbyLink {
     }
 }
 
-/// The receiving end of a [`StandbyLink`]; dropping it ends waits for room in the queue.
+/// The receiving end of a [`StandbyLink`]. Dropping it wakes a thread that waits for room in the queue.
 struct StandbyLinkReader {
     messages: mpsc::UnboundedReceiver<Batch>,
     times: watch::Receiver<u64>,
@@ -243,7 +243,8 @@ impl Drop for StandbyLinkReader {
     }
 }
 
-/// Splits changes into messages of limited size; all messages except the last have `has_more`.
+/// Splits changes into messages of limited size, which are copies of `empty` with changes; all except the last have
+/// `has_more` set.
 pub(super) fn messages(empty: Batch, changes: Vec<Change>) -> impl Iterator<Item = Batch> {
     let mut pieces = changes.into_iter().flat_map(|change| split::split(change, MESSAGE_BYTES)).peekable();
     let mut is_over = false;

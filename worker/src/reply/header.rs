@@ -5,7 +5,7 @@ use graph::{DType, Shape};
 use prost::Message;
 use proto::pb;
 
-/// Largest number of bytes of a message behind the tensor's elements.
+/// Maximum number of bytes that follow the tensor's elements in a message; a message with more is decoded as a whole.
 const MAX_TAIL: usize = 4096;
 
 /// The fields in front of the elements of a plain tensor.

@@ -1,5 +1,5 @@
-//! The encoding of answers to RecvTensor as gRPC messages. The sender copies a tensor's elements into no
-//! protobuf message, and the receiver out of none. This module uses no sockets.
+//! The encoding of answers to RecvTensor as gRPC messages. Neither the sender nor the receiver copies a tensor's
+//! elements into a protobuf message. This module uses no sockets.
 
 mod header;
 mod read;
@@ -15,8 +15,8 @@ use proto::grpc::{MAX_MESSAGE_SIZE, PREFIX};
 use proto::{Status, pb};
 use std::sync::Arc;
 
-/// Longest elements that are copied behind the header, bytes: copying fewer bytes costs less than writing
-/// another slice.
+/// Maximum number of bytes of elements that are copied behind the header, into the same slice: copying a few bytes
+/// costs less than writing another slice.
 const MAX_COPIED: usize = 1024;
 /// Largest number of bytes of a message in front of the tensor's elements; a message with more is decoded as a whole.
 const MAX_HEADER: usize = 4096;

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn soon_answers_enable_spinning() {
+    fn fast_answers_enable_spinning() {
         let (only, one_of_several) = (spin(true), spin(false));
         assert!(only.spin_limit().is_zero(), "nothing is known yet");
         for _ in 0..20 {

@@ -2,7 +2,8 @@
 //! of a slow receiver. A value beyond the limit is not pushed but offered, and sent when the receiver
 //! requests it, so that it delays no later values.
 
-/// The number of bytes that were sent and that the receiver has not yet reported as consumed, and its limit.
+/// The number of bytes that were sent and that the receiver has not yet reported as consumed, and the limit of this
+/// number.
 #[derive(Debug)]
 pub(super) struct Budget {
     limit: u64,

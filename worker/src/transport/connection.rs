@@ -21,8 +21,8 @@ const MAX_DIRECT: usize = 512 << 10;
 const PARALLEL_FROM: usize = 4 << 20;
 /// Largest single write to a secondary connection, bytes.
 const MAX_WRITE: usize = 4 << 20;
-/// Largest number of batches that a sending thread writes in one flush while other threads add frames; the link's thread
-/// writes further ones.
+/// Maximum number of batches that a sending thread writes in one flush while other threads add frames; the link's
+/// thread writes further batches.
 const MAX_ROUNDS: usize = 4;
 const WRITER_STACK: usize = 128 << 10;
 
@@ -89,7 +89,7 @@ impl Connection {
         self.peer_is_shutting_down.store(true, Ordering::Release);
     }
 
-    /// Returns the error message for the end of the connection with `peer`; `use_name` begins it, such as
+    /// Returns the error message for the end of the connection with `peer`. The message begins with `use_name`, such as
     /// "the connection for tensors from".
     pub(super) fn end_message(&self, use_name: &str, peer: &str) -> String {
         match self.peer_is_shutting_down.load(Ordering::Acquire) {
@@ -120,7 +120,7 @@ impl Connection {
         self.state.lock().outbox.add_descriptor(frame, descriptor)
     }
 
-    /// Writes the queued frames: at once, or at the end of the [`visit::cork`] in which the thread is. Does
+    /// Writes the queued frames: at once, or, if the thread is within a [`visit::cork`], at the end of the cork. Does
     /// not block.
     pub(super) fn flush(self: &Arc<Self>) {
         if !visit::enqueue_if_corked(self) {
@@ -198,7 +198,7 @@ impl Connection {
         }
     }
 
-    /// Writes a batch of frames: all of it if `waits`, or else as much as the socket accepts without
+    /// Writes a batch of frames: the whole batch if `waits` is set, or else as much as the socket accepts without
     /// blocking.
     fn write(&self, batch: &mut Outbox, waits: bool) -> io::Result<()> {
         loop {
@@ -219,7 +219,7 @@ impl Connection {
         }
     }
 
-    /// Writes one part of a payload to each connection of the link, all at the same time.
+    /// Splits a payload into one part for each connection of the link, and writes all parts at the same time.
     fn write_parts(&self, payload: &[u8]) -> io::Result<()> {
         let mut parts = payload.chunks(part_len(payload.len(), self.secondaries.len()));
         let own = parts.next().unwrap_or_default();

@@ -24,7 +24,7 @@ pub(crate) struct ValueId {
     pub(crate) key: Arc<str>,
 }
 
-/// The dtype and shape of a plain tensor.
+/// The dtype and shape of a tensor whose elements are plain bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TensorSpec {
     pub(super) dtype: DType,
@@ -39,9 +39,9 @@ impl TensorSpec {
     }
 }
 
-/// One message between two processes. Frames of the first group go from the sender of tensors to the
-/// receiver, frames of the second group from the receiver to the sender, and the last frame in either
-/// direction. [`Frame::Elements`] and [`Frame::Dead`] also go back to the sender, for
+/// One message between two processes. Frames up to [`Frame::Failed`] go from the sender of tensors to the receiver,
+/// frames from [`Frame::Request`] to [`Frame::Ran`] from the receiver to the sender, and [`Frame::ShuttingDown`] in
+/// either direction. [`Frame::Elements`] and [`Frame::Dead`] also go back to the sender, for
 /// [piggybacked](super::piggyback) values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Frame {

@@ -25,14 +25,14 @@ struct Values {
 }
 
 impl HandoffTable {
-    /// Makes the table of the link with a number and registers it under the number.
+    /// Makes the hand-off table of the link with number `link`, and registers it under that number.
     pub(super) fn new(link: u64) -> Arc<HandoffTable> {
         let table = Arc::new(HandoffTable { link, values: Mutex::default() });
         TABLES.lock().insert(link, Arc::downgrade(&table));
         table
     }
 
-    /// Returns the table of the link with a number; `None` if the link's other end is in another process.
+    /// Returns the hand-off table of the link with number `link`; `None` if the link's other end is in another process.
     pub(super) fn find(link: u64) -> Option<Arc<HandoffTable>> {
         TABLES.lock().get(&link).and_then(Weak::upgrade)
     }
@@ -46,7 +46,7 @@ impl HandoffTable {
         number
     }
 
-    /// Removes and returns the value with a number.
+    /// Removes and returns the value that is stored under `number`.
     pub(super) fn take(&self, number: u64) -> Option<Sent> {
         self.values.lock().by_number.remove(&number)
     }

@@ -35,8 +35,8 @@ use std::time::Duration;
 /// Largest number of runs that a peer may have in progress over one link.
 const MAX_RUNS: usize = 1 << 16;
 
-/// Largest number of unanswered queries of a peer for access to a shared block. A peer sends one for each pair of one of
-/// its devices and a device of this process.
+/// Maximum number of unanswered queries of a peer for access to a shared block. A peer sends one for each pair of one
+/// of its devices and a device of this process.
 const MAX_ACCESS_QUERIES: usize = 1 << 12;
 
 /// The receiving side of an open link, over which another process sends tensors.
@@ -78,7 +78,7 @@ impl Inbound {
         self.connection.is_broken()
     }
 
-    /// Returns whether the sending device that a rendezvous key names is one of the peer's.
+    /// Returns whether the sending device that a rendezvous key names is one of the peer's devices.
     pub(crate) fn carries(&self, key: &str) -> bool {
         let incarnation = key.split(';').nth(1).and_then(|i| u64::from_str_radix(i, 16).ok());
         incarnation.is_some_and(|i| self.caller.incarnations.contains(&i))
@@ -231,14 +231,14 @@ impl Inbound {
         Ok(())
     }
 
-    /// Calls `then`, which handles a message about a step. The step's small values for the peer that are sent
-    /// meanwhile can return on this connection ([`piggyback`]).
+    /// Calls `then`, which handles a message about a step. Small values that the step sends to the peer meanwhile can
+    /// be sent on this connection ([`piggyback`]).
     fn with_piggyback(&self, step_id: i64, then: impl FnOnce()) {
         piggyback::open(&self.connection, self.caller.worker, step_id, then);
     }
 
-    /// Begins a run. It executes on this thread up to its first wait, and continues on the thread on which
-    /// its step ends, which saves thread switches.
+    /// Begins a run. The run executes on this thread until it first waits, and continues on the thread that ends the
+    /// wait, which saves thread switches.
     fn run(
         self: &Arc<Self>,
         worker: &Arc<Worker>,
@@ -311,8 +311,8 @@ pub(crate) fn pushed_bytes(sent: &Sent) -> u64 {
     }
 }
 
-/// A borrowed buffer of a sender, which does not change the memory until this guard is dropped and
-/// [`Frame::Returned`] sent.
+/// A guard of a sender's buffer that this process borrows. The sender does not change the buffer until dropping the
+/// guard has sent [`Frame::Returned`].
 struct BorrowGuard {
     lender: Arc<Inbound>,
     loan: u64,

@@ -294,7 +294,7 @@ impl LinkTable {
     fn all(&self) -> (Vec<Arc<Outbound>>, Vec<Arc<Inbound>>) {
         let links = self.by_address.lock().values().filter_map(|route| route.link()).collect();
         let mut inbounds: Vec<Arc<Inbound>> = self.inbounds.read().values().cloned().collect();
-        // A link from a process with several devices has one entry for each device.
+        // `self.inbounds` has an entry for each device of the sending process, so a link may occur several times.
         inbounds.sort_unstable_by_key(Arc::as_ptr);
         inbounds.dedup_by(|a, b| Arc::ptr_eq(a, b));
         (links, inbounds)

@@ -1,14 +1,14 @@
 //! The transfer of tensors between processes of this implementation, by a link from each sending process to
 //! each receiving process.
 //!
-//! **Handshake.** A worker that is given a graph with Send nodes asks the receiving task for its status over
-//! gRPC, with metadata that requests an invitation. A task of this implementation answers with an invitation
-//! ([`handshake`]): its process number, a random token and its addresses. A foreign task ignores the metadata
-//! and fetches tensors by RecvTensor. All other tasks also do so until a link is open and where no link is
-//! possible. A [`route`] stores the state of the link to one address. When the link comes up, the values that
-//! wait for it are pushed. A receiver relies on pushes only if the sender has announced that it knows the
-//! receiver's task by this address; otherwise the receiver fetches too, and the first result counts.
-//! Therefore no step waits for a handshake: a step that runs before the link is open fetches its values.
+//! **Handshake.** A worker that is given a graph with Send nodes asks the receiving task for its status over gRPC, with
+//! metadata that requests an invitation. A task of this implementation answers with an invitation ([`handshake`]): its
+//! process number, a random token and its addresses. A foreign task ignores the metadata and fetches tensors by
+//! RecvTensor. All other tasks also do so until a link is open and where no link is possible. A [`route`] stores the
+//! state of the link to one address. When the link comes up, the values that wait for it are pushed. A receiver relies
+//! on pushes only if the sender has announced that its cluster spec lists the receiver's task under the address of this
+//! link; otherwise the receiver fetches too, and the first result counts. Therefore no step waits for a handshake: a
+//! step that runs before the link is open fetches its values.
 //!
 //! **Links.** A link is one main connection, and over TCP some secondary connections for parts of large
 //! tensors. On one machine it is an abstract Unix socket. On one machine, large tensors are in sealed memory

@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Largest payload that is copied behind its frame's fields, bytes: copying fewer bytes costs less than
+/// Maximum size of a payload that is copied behind its frame's fields, bytes: copying a small payload costs less than
 /// writing another slice.
 const MAX_COPIED: usize = 16 << 10;
-/// Size of a buffer of joined frames from which further frames go into a new buffer, bytes.
+/// Size from which a buffer of joined frames takes no further frame, bytes; a new buffer is begun instead.
 const MAX_PIECE: usize = 256 << 10;
 /// Largest number of slices that one vectored write has.
 const MAX_SLICES: usize = 64;
@@ -19,7 +19,7 @@ const MAX_SLICES: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     pieces: VecDeque<Piece>,
-    /// Number of bytes of the first piece that have been written.
+    /// Number of bytes of the first element of `pieces` that have been written.
     written: usize,
     len: usize,
 }
@@ -48,7 +48,7 @@ impl Piece {
 pub(super) enum NextWrite<'a> {
     Nothing,
     Slices(Vec<IoSlice<'a>>),
-    /// Bytes with whose first one the descriptor is sent.
+    /// The bytes of a frame, and the descriptor that is sent with the first of these bytes.
     WithDescriptor(&'a [u8], BorrowedFd<'a>),
     Parallel(Bytes),
 }
@@ -121,7 +121,7 @@ impl Outbox {
         self.pieces.append(&mut later.pieces);
     }
 
-    /// Returns the data of the next write, without removing them.
+    /// Returns the data of the next write, without removing the data from the queue.
     pub(super) fn next(&self) -> NextWrite<'_> {
         match self.pieces.front() {
             None => NextWrite::Nothing,

@@ -1,6 +1,5 @@
-//! Peer access: which devices of the receiving process can access memory of which devices of the sending
-//! process. Tensors are sent by the host until the receiving device has reported access, and if it has no
-//! access.
+//! Peer access: which devices of the receiving process can access memory of which devices of the sending process.
+//! Tensors are sent through host memory unless the receiving device has reported access.
 
 use device::DeviceTensor;
 use graph::RendezvousKey;
@@ -56,8 +55,8 @@ pub(super) enum PeerAccess {
 }
 
 impl PeerAccessTable {
-    /// Returns the access of a pair. If it is unknown, later calls return `No` until the answer, because this
-    /// caller sends the query.
+    /// Returns whether the receiving device of a pair can access the sending device's memory. If this is unknown, the
+    /// caller sends the query, and later calls return `No` until the answer arrives.
     pub(super) fn get_or_begin_query(&self, pair: &DevicePair) -> PeerAccess {
         self.get_or_begin_query_at(pair, Instant::now())
     }
@@ -75,7 +74,7 @@ impl PeerAccessTable {
         }
     }
 
-    /// Retains the tensor that a query is about until the answer.
+    /// Retains the tensor with which the peer tests its access until the query is answered.
     pub(super) fn set_queried_tensor(&self, pair: DevicePair, tensor: DeviceTensor) {
         self.0.lock().insert(pair, PairState::Queried { _tensor: Some(tensor) });
     }

@@ -1,9 +1,9 @@
-//! Piggybacked values: while a thread handles a worker's message about a step, a run or a value, the step's
-//! small values for that worker return on the connection of the message. They leave in one write with the
-//! other frames on that connection, above all the answer to a run, which wakes the other end once.
+//! Piggybacked values: while a thread handles a message of another worker about a step (a run or a value), small values
+//! that the step sends to that worker are sent on the connection of the message. They leave in one write with the other
+//! frames on that connection, above all with the answer to a run, so that the other end is woken only once.
 //!
-//! If the connection of the message breaks, the step fails at the other end even without a piggybacked value,
-//! because the other end waits for the answer to a run on it, or has sent the step's values over it.
+//! If the connection of the message breaks, the step fails at the other end even if no value was piggybacked: the other
+//! end either waits for the answer to a run on this connection or has sent values of the step over it.
 
 use super::connection::Connection;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ struct Piggyback {
     left: AtomicUsize,
 }
 
-/// Runs `handle`, which handles a message about a step; `worker` has sent the message on `connection`.
-/// Meanwhile [`take`] returns the connection for the step's values.
+/// Calls `handle`, which handles a message about a step that `worker` has sent on `connection`. During the call,
+/// [`take`] returns the connection for the step's values.
 pub(super) fn open<T>(
     connection: &Arc<Connection>,
     worker: u64,
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn small_values_return_piggybacked() -> Test {
+    async fn small_values_are_piggybacked() -> Test {
         let (link, by_link) = link(7)?;
         let (back, by_back) = connection()?;
         let back = Arc::new(back);
@@ -149,7 +149,7 @@ mod tests {
         run.step.rendezvous.recv_local(
             &key,
             Box::new(move |_| {
-                // Step 2 still has its state, although its end was received before the value.
+                // Step 2 still has its state, although the frame that ends it arrived before this value.
                 let goes =
                     steps.get(2).is_some() && pushing.push(1, &answer, &small, PushReason::Ready).is_ok();
                 assert!(goes);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn only_small_values_of_the_same_step_and_worker_return() -> Test {
+    fn only_small_values_of_the_same_step_and_worker_are_piggybacked() -> Test {
         let (connection, _there) = connection()?;
         let connection = Arc::new(connection);
         let is_taken = |to, step_id, bytes| take(to, step_id, bytes).is_some();

@@ -55,8 +55,8 @@ struct Acceptor {
 type PendingSecondaries = (Instant, Vec<TcpStream>);
 
 impl Ports {
-    /// Opens the sockets that `transport` allows, and accepts connections on dedicated threads. If one of the
-    /// two sockets cannot be opened, the other is used alone.
+    /// Opens the sockets that `transport` allows, and accepts connections on dedicated threads. If only one of the Unix
+    /// and TCP sockets can be opened, it is used alone.
     ///
     /// # Errors
     /// If none of the sockets that `transport` allows can be opened.

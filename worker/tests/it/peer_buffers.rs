@@ -272,7 +272,7 @@ async fn device_tensors_are_shared_once_access_is_known() -> Test {
     cluster.run_round_trips(&numbers(MIN_SHARED_BYTES / 4 + 1)?, || true).await?;
     assert_eq!(cluster.counts(|counts| &counts.downloaded), [before[0] + MIN_ROUNDS, before[1]]);
     assert_eq!(cluster.counts(|counts| &counts.shared), [shared[0] + MIN_ROUNDS, shared[1] + MIN_ROUNDS]);
-    // All shared memory is returned.
+    // All shared memory must be returned before the deadline.
     let deadline = Instant::now() + LONG;
     while cluster.counts(|counts| &counts.outstanding) != [0, 0] {
         assert!(
@@ -287,7 +287,7 @@ async fn device_tensors_are_shared_once_access_is_known() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_or_inaccessible_tensors_are_sent_by_the_host() -> Test {
+async fn small_or_inaccessible_tensors_are_sent_through_host_memory() -> Test {
     let cluster = TestCluster::new(Transport::Shm, true).await?;
     cluster.run_round_trips(&numbers(MIN_SHARED_BYTES / 4 - 1)?, || true).await?;
     cluster.run_round_trips(&Tensor::scalar(1.0f32), || true).await?;
@@ -332,7 +332,7 @@ async fn a_device_without_memory_for_copies_shares_once_it_has_some() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shared_memory_is_abandoned_with_the_link_and_steps_continue_by_the_host() -> Test {
+async fn shared_memory_is_abandoned_with_the_link_and_steps_use_host_memory() -> Test {
     let cluster = TestCluster::new(Transport::Shm, true).await?;
     let borrowed = || cluster.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
     cluster.run_round_trips(&numbers(MIN_SHARED_BYTES)?, borrowed).await?;
@@ -351,7 +351,7 @@ async fn shared_memory_is_abandoned_with_the_link_and_steps_continue_by_the_host
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn losing_access_fails_one_step_and_later_tensors_go_by_the_host() -> Test {
+async fn losing_access_fails_one_step_and_later_tensors_use_host_memory() -> Test {
     let cluster = TestCluster::new(Transport::Shm, true).await?;
     let borrowed = || cluster.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
     cluster.run_round_trips(&numbers(MIN_SHARED_BYTES)?, borrowed).await?;

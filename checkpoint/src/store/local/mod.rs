@@ -1,4 +1,4 @@
-//! The local disks. A file is written under a temporary name and renamed when it is complete.
+//! The store of local disks. A file is written under a temporary name and renamed when it is complete.
 
 mod direct;
 
@@ -69,7 +69,7 @@ impl Store for Local {
         let folder = folder_of(path);
         match fs::create_dir(folder) {
             Ok(()) => Ok(()),
-            // If the existing path is not a folder, creating the file in it reports the error.
+            // If the existing path is not a folder, the later creation of a file in it reports the error.
             Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
             Err(e) => Err(Error::file(folder, &e)),
         }

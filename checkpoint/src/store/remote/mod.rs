@@ -25,7 +25,7 @@ pub(super) use open::of;
 /// Maximum bytes of one request. A store accepts 10,000 parts per file, which are 160 GB.
 const PART: usize = 16 << 20;
 
-/// Maximum concurrent requests for one file.
+/// Maximum number of concurrent requests for one file.
 const IN_FLIGHT: usize = 4;
 
 /// Files larger than this are not copied within the store, because the copy may exceed a request's deadline

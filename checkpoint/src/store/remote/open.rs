@@ -44,7 +44,7 @@ type BuildResult = object_store::Result<Arc<dyn ObjectStore>>;
 /// A function that sets up the store with the given root.
 type StoreBuilder = fn(&str) -> BuildResult;
 
-/// Functions that set up stores, by scheme.
+/// Functions that set up stores, each with the schemes that select the store.
 const BUILDERS: &[(&[&str], StoreBuilder)] = &[
     (&["memory"], |_| shared(Ok(InMemory::new()))),
     #[cfg(feature = "store-s3")]

@@ -17,7 +17,7 @@ use tokio::time::error::Elapsed;
 /// seconds.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Threads of the shared runtime; they wait for the network and encrypt.
+/// Number of threads of the shared runtime. The threads wait for the network and encrypt data.
 const THREADS: usize = 2;
 
 static CONFIGURED_DEADLINE: OnceLock<Duration> = OnceLock::new();

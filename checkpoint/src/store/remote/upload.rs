@@ -15,12 +15,12 @@ pub(super) struct Upload {
     remote: Remote,
     path: PathBuf,
     written: u64,
-    /// Bytes that are not sent yet.
+    /// Bytes that have not been sent to the store yet.
     rest: Vec<u8>,
     mode: UploadMode,
 }
 
-/// The way in which an object is sent to the store.
+/// The requests by which an object is sent to the store.
 #[derive(Debug)]
 enum UploadMode {
     /// Not decided yet, because all bytes so far fit in one part.

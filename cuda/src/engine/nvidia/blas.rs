@@ -29,7 +29,7 @@ impl Blas {
         Ok(Blas { handle, stream: None, workspace: Workspace::new(architecture) })
     }
 
-    /// Enqueues a product.
+    /// Enqueues a batch of matrix products in `stream`.
     pub(super) fn multiply(&mut self, product: &Product, stream: StreamId) -> Result<()> {
         if self.stream != Some(stream) {
             // SAFETY: the stream lives as long as the driver that owns this handle.

@@ -42,13 +42,13 @@ struct Functions {
     ) -> Status,
 }
 
-/// The functions of NCCL, and the communicators of each set of GPUs (clique) that has run a collective. They
-/// live as long as the process.
+/// The functions of NCCL, and the communicators of each set of GPUs (clique) that has run a collective. The
+/// communicators are kept until a collective of the clique fails.
 #[derive(Debug)]
 struct Nccl {
     functions: Functions,
-    /// The communicators of a clique by the numbers of its GPUs, both in the order of the parts of an
-    /// all-reduce.
+    /// The communicators of each clique, in the order of the parts of an all-reduce. The key is the list of the
+    /// GPUs' numbers in the same order.
     cliques: BTreeMap<Vec<c_int>, Vec<Communicator>>,
 }
 
@@ -178,7 +178,7 @@ impl Functions {
     }
 }
 
-/// Returns the number of an `ncclDataType_t`.
+/// Returns NCCL's number for a dtype (`ncclDataType_t`).
 fn type_number(dtype: DType) -> Result<c_int> {
     Ok(match dtype {
         DType::Int32 => 2,
@@ -190,7 +190,7 @@ fn type_number(dtype: DType) -> Result<c_int> {
     })
 }
 
-/// Returns the number of an `ncclRedOp_t`.
+/// Returns NCCL's number for a reduction (`ncclRedOp_t`).
 fn reduction_number(reduction: Reduction) -> c_int {
     match reduction {
         Reduction::Sum => 0,

@@ -133,7 +133,7 @@ impl Tensor {
         for i in 0..4 {
             (sizes[i], steps[i]) = (int([n, c, h, w][i])?, int(strides[i])?);
         }
-        // SAFETY: both arrays have the four elements that the call is told of.
+        // SAFETY: both arrays have four elements, which is the number that the call gets as an argument.
         let status = unsafe {
             sys::cudnnSetTensorNdDescriptor(tensor.0, data_type(dtype)?, 4, sizes.as_ptr(), steps.as_ptr())
         };
@@ -194,8 +194,8 @@ impl Prepared {
 }
 
 impl Descriptors {
-    /// Calls cuDNN to enqueue the convolution with one algorithm, whose workspace `at` provides, and returns
-    /// the status.
+    /// Enqueues the convolution with one algorithm, which uses the workspace in `at`, and returns cuDNN's
+    /// status.
     fn enqueue(
         &self,
         handle: sys::cudnnHandle_t,

@@ -1,7 +1,7 @@
 //! The end of the process. NVIDIA's libraries shut down in exit handlers when `main` has returned, while other
-//! threads may still run. A thread that is in a CUDA call during the shutdown crashes; it may wait for a copy,
-//! or drop the last session. So this module refuses CUDA calls once the process ends, and registers an exit
-//! handler that waits for calls in progress.
+//! threads may still run. A thread that is in a CUDA call during the shutdown crashes, for example a thread
+//! that waits for a copy or drops the last session. So this module refuses CUDA calls once the process ends,
+//! and registers an exit handler that waits for calls in progress.
 
 use crate::engine::library::Library;
 use device::{Error, Result};

@@ -190,7 +190,8 @@ impl Nvidia {
         sys::CUmemAccessDesc { location: self.location(), flags }
     }
 
-    /// Makes the GPU's context current in this thread. The end of the process waits while the guard lives.
+    /// Makes the GPU's context current in this thread. While the returned guard is alive, the process does not
+    /// end.
     fn enter(&self) -> Result<exit::CallGuard> {
         let guard = exit::enter()?;
         // SAFETY: the context lives as long as this value.

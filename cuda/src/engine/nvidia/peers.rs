@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 
-/// For other GPUs, by number: true if one GPU has peer access to that GPU. The result is cached on first use.
+/// The results of enabling peer access, by the number of the other GPU: true if this GPU and the other GPU can
+/// access each other's memory. Filled on first use.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<BTreeMap<u32, Result<bool>>>);
 
@@ -44,8 +45,8 @@ fn can_access(from: &Nvidia, to: &Nvidia) -> Result<bool> {
     Ok(can != 0)
 }
 
-/// Gives `to` access to the memory of `of`. Memory pools, where all tensors are, have access rights of their
-/// own. Access between contexts is for all other memory, and allows direct copies.
+/// Gives `to` access to the memory of `of`: to its memory pool, which holds all tensors and has access rights
+/// of its own, and to its context, which covers all other memory and allows direct copies.
 fn grant(of: &Nvidia, to: &Nvidia) -> Result<()> {
     let _guard = of.enter()?;
     let access = to.access();
@@ -57,8 +58,8 @@ fn grant(of: &Nvidia, to: &Nvidia) -> Result<()> {
     let _guard = to.enter()?;
     // SAFETY: the context lives as long as `of`; the flags must be 0.
     match unsafe { sys::cuCtxEnablePeerAccess(of.context.0, 0) } {
-        // Access may have been enabled by other code of the process. The limit of peers per context does not
-        // apply to pools, so reaching it is not an error.
+        // Access may already be enabled by other code of the process. CUDA's limit of peers per context does
+        // not apply to memory pools, so exceeding the limit is not an error.
         CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED | CUresult::CUDA_ERROR_TOO_MANY_PEERS => Ok(()),
         enabled => to.check("cuCtxEnablePeerAccess", enabled.result()),
     }

@@ -35,15 +35,16 @@ pub(in crate::kernels) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// The selected boxes: vectors of their indices and their scores, with room for the largest number of boxes,
-/// and the number of boxes.
+/// The selected boxes: vectors of their indices and of their scores, long enough for the largest possible
+/// selection, and the number of selected boxes.
 struct Selection {
     numbers: DeviceTensor,
     scores: DeviceTensor,
     count: DeviceTensor,
 }
 
-/// Makes a kernel of non-maximum suppression; with `is_padded` the outputs always have their largest length.
+/// Makes a kernel of non-maximum suppression; if `is_padded` is set, the outputs are padded to their largest
+/// length.
 fn suppress(init: &KernelInit<'_>, is_padded: bool) -> Result<Kernel> {
     let dtype = init.input_type(1);
     let outputs = init.outputs.len();
@@ -120,8 +121,8 @@ impl Selection {
         Ok(Selection { numbers: truncate(self.numbers)?, scores: truncate(self.scores)?, count: self.count })
     }
 
-    /// Returns the first `outputs` outputs of the op: 1 is the boxes' indices; 2 is the indices and their
-    /// number; 3 is the indices, the scores and the number.
+    /// Returns the op's outputs: the boxes' indices if `outputs` is 1; the indices and the number of boxes if
+    /// it is 2; the indices, the scores and the number of boxes if it is 3.
     fn into_outputs(self, outputs: usize) -> SmallVec<[Value; 4]> {
         let Selection { numbers, scores, count } = self;
         let all = [(1, numbers), (3, scores), (2, count)];

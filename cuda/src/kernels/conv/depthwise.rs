@@ -84,7 +84,7 @@ fn cut(conv: &Conv, sizes: &ConvSizes) -> [usize; 3] {
     [width, blocks, part_count(pixels, taps * blocks, MIN_PER_PART / width)]
 }
 
-/// Returns the `Depthwise` structure of the `.cu` file.
+/// Returns the fields of the `Depthwise` structure of `conv.cu`, in the order of declaration.
 fn words(conv: &Conv, sizes: &ConvSizes) -> Vec<i64> {
     let of_axes = |of: fn(&Window) -> usize| [of(&sizes.rows), of(&sizes.columns)];
     let steps = |[h, w]: [usize; 2], c: usize| match conv.format {

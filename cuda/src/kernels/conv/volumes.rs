@@ -1,5 +1,5 @@
-//! Convolutions over volumes, and their gradients, as matrix products: the input elements under the filter at
-//! one position, its patch, are copied to a row of a matrix. A few volumes are processed at a time, so that the
+//! Convolutions over volumes, and their gradients, as matrix products. A patch, the input elements under the
+//! filter at one position, is copied to a row of a matrix. A few volumes are processed at a time, so that the
 //! patches take bounded memory.
 
 use super::super::copy::{Mover, zeros};
@@ -35,8 +35,8 @@ pub(in crate::kernels) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// The patches of the volumes that are processed at a time take at most one part in this number of the GPU's
-/// memory, unless the patches of a single volume take more.
+/// The patches of the volumes that are processed at a time use at most the GPU's memory divided by this number,
+/// unless the patches of a single volume need more.
 const SHARE: u64 = 256;
 
 /// A convolution node's attributes and kernels.
@@ -85,7 +85,7 @@ struct CallSizes<'a> {
     taps: usize,
     /// Number of patches in a volume, each of which is a row of the matrix product.
     positions: usize,
-    /// The fields of `Volumes` of the `.cu` file, in the order of their declaration.
+    /// The fields of the `Volumes` structure of `volumes.cu`, in the order of declaration.
     words: &'a [i64],
 }
 
@@ -245,13 +245,13 @@ impl Convolver {
     }
 }
 
-/// Returns the address of an element of a tensor.
+/// Returns the address of element `number` of a tensor whose first element is at `start`.
 fn element(start: Address, dtype: DType, number: usize) -> Address {
     Address(start.0 + (number * dtype.size().unwrap_or(1)) as u64)
 }
 
-/// Returns the `Volumes` structure of the `.cu` file, which describes how a filter moves over planes, rows and
-/// columns.
+/// Returns the fields of the `Volumes` structure of `volumes.cu`, which describes how a filter moves over
+/// planes, rows and columns, in the order of declaration.
 pub(in crate::kernels) fn words(
     format: DataFormat,
     channels: usize,

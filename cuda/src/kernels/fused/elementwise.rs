@@ -93,7 +93,7 @@ fn text(chain: &Chain<Function>) -> Result<String> {
     sources.sort_by_key(|source| source.file);
     let mut text = String::new();
     for source in sources {
-        // The `.cu` files all define their own macros `MAP` and `ZIP`.
+        // Each `.cu` file defines macros `MAP` and `ZIP` of its own, so they are undefined after each file.
         text += source.text;
         text += "#undef MAP\n#undef ZIP\n";
     }

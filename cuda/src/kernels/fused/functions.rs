@@ -9,7 +9,7 @@ use kernels::plan::fused::chain::{Arity, Pairing};
 pub(super) struct Function {
     /// The file that defines the function.
     pub(super) source: &'static Source,
-    /// The name of the structure in that file.
+    /// The name of the structure in `source`.
     pub(super) name: &'static str,
 }
 
@@ -27,7 +27,7 @@ pub(super) fn function(op: &str) -> Option<(Arity, Function)> {
         "Add" => (&binary::SOURCE, "AddV2", Arity::Zip(Pairing::Broadcast)),
         "AddN" => (&binary::SOURCE, "AddV2", Arity::Zip(Pairing::Equal)),
         "BiasAdd" => (&binary::SOURCE, "AddV2", Arity::Zip(Pairing::Bias)),
-        // Ops whose functions have the op's name.
+        // All other ops have a function of the op's name.
         op => {
             let (source, form, names) = TABLE.iter().find(|(_, _, names)| names.contains(&op))?;
             (*source, *names.iter().find(|name| **name == op)?, *form)

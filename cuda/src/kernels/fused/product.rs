@@ -26,11 +26,11 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Number of inputs of the matrix product, which come before the inputs of the other ops.
+/// Number of inputs of the matrix product, which come before the inputs of the ops after it.
 const FACTORS: usize = 2;
 
-/// Returns the epilogue that a library may compute in the product's call, and the number of ops in it: a bias,
-/// a `Relu`, or both in this order.
+/// Returns the part of the ops that a library may compute in the product's call (a bias, a `Relu`, or a bias
+/// and then a `Relu`), and the number of ops in that part.
 fn in_call(ops: &[FusedOp]) -> (Option<EpilogueInputs>, usize) {
     let is = |at: usize, op: &str| ops.get(at).is_some_and(|fused| fused.node.op.name() == op);
     let bias = is(0, "BiasAdd").then_some(FACTORS);

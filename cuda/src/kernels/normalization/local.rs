@@ -8,7 +8,7 @@ use device::Result;
 use device::kernel::{Kernel, KernelInit};
 use kernels::plan::normalization::{LocalNorm, channels, common_channels};
 
-/// Returns the `LocalNorm` structure of the `.cu` file.
+/// Returns the fields of the `LocalNorm` structure of `normalization.cu`, in the order of declaration.
 fn words(near: &LocalNorm, channels: usize) -> [i64; 5] {
     let real = |value: f32| f64::from(value).to_bits() as i64;
     // The radius is limited to the number of channels, which has the same effect and cannot overflow.

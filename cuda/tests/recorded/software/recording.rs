@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A vector clock: for each stream, the number of its operations that come before some point.
+/// A vector clock: for each stream, the number of its operations that come before some point in time.
 type Clock = BTreeMap<u64, u64>;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct RecordingDriver {
     total: u64,
     /// Number of the GPU on the machine.
     gpu: usize,
-    /// True if other GPUs have peer access to this one.
+    /// True if other GPUs have peer access to this GPU.
     is_reachable: bool,
     /// True if the driver refuses products with an epilogue.
     lacks_epilogues: bool,
@@ -413,7 +413,7 @@ impl RecordingDriver {
     }
 }
 
-/// Returns the descriptor of a file that contains an address; it stands for the descriptor of shared memory.
+/// Returns the descriptor of a file that contains an address, in place of a descriptor of shared memory.
 fn descriptor_of(address: u64) -> Result<OwnedFd> {
     let made = rustix::fs::memfd_create("recording", rustix::fs::MemfdFlags::CLOEXEC).and_then(|file| {
         rustix::io::pwrite(&file, &address.to_le_bytes(), 0)?;

@@ -10,10 +10,12 @@ use crate::tensor::Tensor;
 
 type Gradients = Result<Vec<Option<Output>>>;
 
-/// The axes input of a reduction, with its value as far as it is known when the gradient is built.
+/// The axes of a reduction: the input that holds the axes, and the axes themselves if they are known when the gradient
+/// is built.
 struct Axes {
     input: Output,
-    /// For each axis of the operand, whether it is reduced.
+    /// For each axis of the operand, true if the axis is reduced; `None` if the axes or the rank are known only at run
+    /// time.
     reduced: Option<Vec<bool>>,
     keep_dims: bool,
 }
@@ -130,7 +132,8 @@ pub(super) fn euclidean_norm(scope: &Scope, forward: &Forward, gradients: &[Opti
 }
 
 /// Gradient of Prod: `dy` times the product of all other elements. To allow zeros, the products are computed without
-/// division: axis by axis, as the product of all elements before times the product of all elements after each element.
+/// division: axis by axis, the product of all elements before an element is multiplied by the product of all elements
+/// after it.
 pub(super) fn prod(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
     let x = forward.input(0);
     let axes = Axes::of(scope, forward)?;

@@ -115,10 +115,10 @@ impl Draft<'_> {
         Ok(body)
     }
 
-    /// Returns the node that all nodes of the body without inputs must wait for, or `None` if no such node is needed.
-    /// The returned node runs after the control inputs of the call. In graphs with Switch or Enter nodes it runs after
-    /// the arguments if there are no control inputs, so that the whole body is dead when the arguments are dead and
-    /// runs once per iteration.
+    /// Returns the node that becomes a control input of all nodes of the body without inputs, or `None` if no such node
+    /// is needed. The returned node runs after the control inputs of the call. If the call has none and the graph has
+    /// Switch or Enter nodes, the returned node runs after the arguments, so that the whole body is dead when the
+    /// arguments are dead and runs once per iteration.
     fn entry(&mut self, id: NodeId, args: &[Output], body: &Body) -> Result<Option<NodeId>> {
         let mut waits = self.controls[id.index()].clone();
         let steers = |role| matches!(role, Role::Switch | Role::Enter);
@@ -133,8 +133,8 @@ impl Draft<'_> {
                 return Ok(None);
             }
             for arg in args {
-                // The argument is an output of another call. An Identity waits for this one value, which may be fed,
-                // and not for all side effects of the other call.
+                // The argument is an output of another call. The Identity added here waits only for that argument,
+                // which may be fed, and not for all side effects of the other call.
                 waits.push(if self.is_call(arg.node) {
                     let attrs = [("T", self.type_of(*arg)?.dtype.into())];
                     self.add(id, "input", "Identity", &attrs, vec![*arg], Vec::new())?
@@ -190,7 +190,7 @@ fn device_within(own: &Arc<str>, call: &Arc<str>) -> Arc<str> {
     }
     match (DeviceSpec::parse(own), DeviceSpec::parse(call)) {
         (Ok(own), Ok(call)) => own.or(&call).to_string().into(),
-        // The placer reports invalid device names.
+        // If a device name is invalid, the node's device is returned unchanged; the placer reports the error.
         _ => own.clone(),
     }
 }

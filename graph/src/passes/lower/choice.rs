@@ -16,9 +16,9 @@ pub(super) enum LoweredKind {
     Gradient,
 }
 
-/// The choice of nodes to lower, for one graph.
+/// Decides which nodes of one graph are lowered.
 pub(super) struct LoweringChoice {
-    /// True if only the nodes that must be lowered are lowered, and all other calls stay calls.
+    /// True if a call is lowered only when no kernel can execute it, and all other calls stay calls.
     keeps_calls: bool,
     /// Functions in whose bodies, directly or through calls, a node asks for a device. A kernel that executes a call
     /// runs the whole body on one device, so calls of these functions are always lowered.

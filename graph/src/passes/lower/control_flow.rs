@@ -9,8 +9,8 @@ use crate::node::Node;
 use crate::topology::Topology;
 
 impl Draft<'_> {
-    /// Lowers If and Case. `attrs` names the branch attributes in the order of the Switch's outputs; if it is empty,
-    /// the branches are the list attribute `branches`.
+    /// Lowers If and Case. `attrs` names the attributes that hold the branches, in the order of the Switch's outputs;
+    /// if `attrs` is empty, the list attribute `branches` holds the branches.
     pub(super) fn lower_branches(&mut self, id: NodeId, attrs: &[&str]) -> Result<()> {
         let node = self.nodes[id.index()].clone();
         let branches: Vec<FuncAttr> = match attrs {
@@ -99,7 +99,7 @@ impl Draft<'_> {
         let parallel: i64 = node.attr("parallel_iterations")?;
         let controls = self.controls[id.index()].clone();
         let constant = self.constants_of(&body, &types)?;
-        // A loop whose variables are all constant has no pivot that could drive iterations; a kernel runs it.
+        // A loop whose variables are all constant has no pivot that could start iterations, so a kernel runs the loop.
         if constant.iter().all(|c| *c) {
             return Ok(());
         }
@@ -157,7 +157,7 @@ impl Draft<'_> {
         }
         let body_call =
             self.call(id, "body", &body, (&types, &types), inputs, pivot.into_iter().collect())?;
-        // The NextIteration nodes wait for the side effects of the current iteration.
+        // The NextIteration nodes wait for the side effects of the body call.
         let after = self.effects_of(&body, body_call)?;
         for (i, merge) in merges.iter().enumerate() {
             let Some(merge) = merge else { continue };
@@ -175,8 +175,8 @@ impl Draft<'_> {
 
     /// Returns the control inputs for the nodes of the condition that have no inputs, because these nodes must run once
     /// per iteration. One Merge of a loop variable is enough, because all loop variables of an iteration are alive or
-    /// dead together. The Merge of the first variable that the condition reads is taken, so that constants wait for a
-    /// node that their readers wait for as well.
+    /// dead together. The Merge of the first variable that the condition reads is preferred, because the readers of
+    /// these nodes often wait for that Merge anyway.
     fn condition_controls(&mut self, cond: &FuncAttr, merges: &[Option<NodeId>]) -> Result<Vec<NodeId>> {
         let body = self.body(cond)?;
         let topology = Topology::new(&body.graph);
@@ -195,7 +195,8 @@ impl Draft<'_> {
         Ok(if has_effects { vec![call] } else { Vec::new() })
     }
 
-    /// Replaces the exits of loop constants by Identity nodes that wait until the loop has ended.
+    /// Replaces the entry of each loop constant in `exits` by an Identity that waits for the nodes `ended`, the exits
+    /// of the loop variables.
     fn order_constants(
         &mut self,
         id: NodeId,
@@ -228,7 +229,7 @@ impl Draft<'_> {
         Ok(same.collect())
     }
 
-    /// Adds a call of a loop's condition or body, or of a branch.
+    /// Adds a node that calls `func`, a loop's condition or body, or a branch.
     fn call(
         &mut self,
         id: NodeId,

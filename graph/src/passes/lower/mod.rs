@@ -24,15 +24,15 @@ use choice::{LoweredKind, LoweringChoice};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// The number of graph nodes from which on no more nodes are lowered; the remaining calls are left to kernels.
+/// The number of graph nodes at which lowering stops; kernels execute the remaining calls.
 const MAX_NODES: usize = 2_000_000;
 
 /// The boolean attribute that marks a node as the replacement of a lowered node.
 const STANDS_FOR_LOWERED: &str = "_stands_for_lowered";
 
-/// Returns whether the node replaces a lowered node: feeds and fetches of the lowered node apply to its outputs. For
-/// each of its outputs that is not fed, the planner reads the corresponding input directly. Only a target of the node
-/// itself waits for all side effects of the lowered node.
+/// Returns whether the node replaces a lowered node, so that feeds and fetches of the lowered node apply to the node's
+/// outputs. The planner reads the input of the node that corresponds to an output, unless the output is fed, so only a
+/// step with the node as a target waits for all side effects of the lowered node.
 pub fn replaces_lowered_node(node: &Node) -> bool {
     matches!(node.attrs.get(STANDS_FOR_LOWERED), Some(AttrValue::Bool(true)))
 }
@@ -86,16 +86,16 @@ struct Draft<'a> {
     nodes: Vec<Node>,
     inputs: Vec<Vec<Output>>,
     controls: Vec<Vec<NodeId>>,
-    /// For each node, the innermost function that it comes from; `None` for nodes of the original graph.
+    /// For each node, the innermost function whose body the node is from; `None` for nodes of the original graph.
     within: Vec<Option<Arc<EnclosingFunction>>>,
     names: FxHashSet<Arc<str>>,
-    /// The replacements of the outputs of lowered nodes.
+    /// For each output of a lowered node, the output that replaces it.
     outputs: FxHashMap<Output, Output>,
     /// For each lowered node, the node that runs after all its side effects.
     ends: FxHashMap<NodeId, NodeId>,
     bodies: FxHashMap<Arc<str>, Vec<(FuncAttr, Arc<Body>)>>,
-    /// True if the graph has Switch or Enter nodes; an inlined node without inputs might then not run in the loop frame
-    /// and iteration of its body.
+    /// True if the graph has Switch or Enter nodes, so that an inlined node without inputs needs a control input in
+    /// order to run in the loop frame and iteration of its body.
     has_flow: bool,
 }
 
@@ -146,7 +146,8 @@ impl<'a> Draft<'a> {
         NodeId::new(self.nodes.len() - 1)
     }
 
-    /// Adds a helper node for the node `of`: on the same device, and named `part` under the name of `of`.
+    /// Adds a node for the lowering of the node `of`: on the device of `of`, and with the name `part` under the name of
+    /// `of`.
     fn add(
         &mut self,
         of: NodeId,
@@ -167,7 +168,7 @@ impl<'a> Draft<'a> {
         Ok(self.push_node(node, inputs, controls, within))
     }
 
-    /// Reserves a name that no other node has.
+    /// Returns `wanted` or, if another node has that name, `wanted` with a number, and reserves the name.
     fn reserve_name(&mut self, wanted: &str) -> Arc<str> {
         let mut name: Arc<str> = wanted.into();
         let mut n = 0;
@@ -179,7 +180,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Returns the output that replaces an output of a lowered node. Outputs of nodes of the original graph are
-    /// returned unchanged, because the client can feed them by name, except for resource handles.
+    /// returned unchanged, except for resource handles, because the client can feed such outputs by name.
     fn resolve(&self, mut output: Output) -> Output {
         while let Some(&other) = self.outputs.get(&output) {
             let is_fed = |port: PortType| port.dtype != DType::Resource;
@@ -196,7 +197,7 @@ impl<'a> Draft<'a> {
         self.ends.contains_key(&id) || self.choice.of(&self.nodes[id.index()]).is_some()
     }
 
-    /// Returns the current type of an output.
+    /// Returns the type of an output.
     fn type_of(&self, output: Output) -> Result<PortType> {
         let node = &self.nodes[output.node.index()];
         let types = node.output_types()?;
@@ -224,8 +225,8 @@ impl<'a> Draft<'a> {
         Ok(values)
     }
 
-    /// Replaces a lowered node by an IdentityN of `outputs` with the same name. `ran` lists the nodes after which the
-    /// lowered node counts as run.
+    /// Replaces a lowered node by an IdentityN of `outputs` with the same name. The lowered node is complete when the
+    /// nodes `ran` and the producers of `outputs` have run.
     fn replace(&mut self, id: NodeId, outputs: Vec<Output>, mut ran: Vec<NodeId>) -> Result<()> {
         ran.extend(outputs.iter().map(|o| o.node));
         ran.sort_unstable();

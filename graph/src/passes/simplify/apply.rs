@@ -21,8 +21,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Replaces a node by the output that has the same value, or by an Identity of that output if the node must stay in
-    /// the graph.
+    /// Replaces a node by the output `source`, which has the same value: readers read `source` or, if the node must
+    /// stay in the graph, the node becomes an Identity of `source`.
     fn replace_by(&mut self, id: NodeId, source: Output, bypassed: &[NodeId]) -> Result<bool> {
         if source.node.index() < self.graph.len() && self.references[source.node.index()] {
             return Ok(false);
@@ -71,7 +71,8 @@ impl Draft<'_> {
             return Ok(false);
         }
         let Some(control) = self.remaining_control(id, bypassed, &taken) else { return Ok(false) };
-        // In a loop, a constant needs a control input, which decides the iteration that the constant belongs to.
+        // Inside a loop, a new constant needs a control input, which decides the iteration that the constant belongs
+        // to.
         let is_plain =
             |output: &&Output| self.role(output.node) != Role::Switch && !self.is_constant(output.node);
         let beside = match taken.iter().find(is_plain) {
@@ -89,7 +90,7 @@ impl Draft<'_> {
         Ok(true)
     }
 
-    /// Replaces the node's outputs whose values are known by constants.
+    /// Replaces the node's outputs by constants; `None` in `values` leaves an output unchanged.
     fn set_values(&mut self, id: NodeId, values: Vec<Option<Tensor>>) -> Result<bool> {
         let Some(control) = self.remaining_control(id, &[], &[]) else { return Ok(false) };
         let mut is_read = vec![false; values.len()];
@@ -117,7 +118,7 @@ impl Draft<'_> {
         Ok(is_new)
     }
 
-    /// Adds a constant named after the node `id`, before which it is inserted.
+    /// Adds a constant with a name under the name of the node `id`; the constant is inserted before that node.
     fn add_constant(&mut self, id: NodeId, what: &str, value: Tensor, control: Control) -> Output {
         let of = self.graph.node(id);
         let mut node = Node::new(format!("{}/{what}", of.name), self.constant);
@@ -131,8 +132,8 @@ impl Draft<'_> {
         output
     }
 
-    /// Returns the node with another op and attributes; its name, its device and its attributes that begin with an
-    /// underscore stay.
+    /// Returns the node with another op and attributes, but its own name, device and attributes that begin with an
+    /// underscore.
     fn with_form(
         &self,
         id: NodeId,

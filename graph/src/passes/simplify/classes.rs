@@ -7,12 +7,12 @@ use crate::ops::Role;
 use crate::shape::{Dim, PartialShape};
 use rustc_hash::FxHashMap;
 
-/// The equalities of unknown shapes and sizes that have been derived so far.
+/// The groups of outputs with equal shapes, and the equal sizes of single axes, that have been derived so far.
 #[derive(Debug, Default)]
 pub(super) struct ShapeClasses {
-    /// Maps each output to the output from which its shape is copied by ops that preserve the shape.
+    /// For each output that has the shape of an earlier output, the first output in the chain of equal shapes.
     roots: FxHashMap<Output, Output>,
-    /// The sizes of outputs that have equal sizes with other outputs on single axes only.
+    /// The symbolic sizes of outputs that share only some sizes with other outputs, but not the whole shape.
     sizes: FxHashMap<Output, Sizes>,
     windows: Windows,
 }
@@ -22,12 +22,12 @@ impl ShapeClasses {
         self.roots.get(&output).copied().unwrap_or(output)
     }
 
-    /// Returns the output's sizes, if its rank is known.
+    /// Returns the known or symbolic size of each axis of the output, if its rank is known.
     fn sizes(&self, output: Output, shape: &dyn Fn(Output) -> PartialShape) -> Option<Sizes> {
         shape(output).dims().map(|dims| self.sizes_of(output, dims))
     }
 
-    /// Returns the sizes of an output whose shape inference gave `dims`.
+    /// Returns the known or symbolic size of each axis of an output, for which shape inference gave `dims`.
     pub(super) fn sizes_of(&self, output: Output, dims: &[Dim]) -> Sizes {
         let root = self.root(output);
         let learnt = self.sizes.get(&root);
@@ -50,8 +50,9 @@ impl ShapeClasses {
         self.root(one) == self.root(other) || sizes(one).is_some_and(|one| Some(one) == sizes(other))
     }
 
-    /// Records the equalities between a node's output shapes and its input shapes; its producers have been visited. For
-    /// each input that is the shape vector of an output, `described` holds that output.
+    /// Records the equalities between a node's output shapes and its input shapes, after the equalities of its
+    /// producers have been recorded. For each input that is the shape vector of some output, `described` holds that
+    /// output.
     pub(super) fn learn(&mut self, facts: &NodeFacts<'_>, described: &[Option<Output>]) {
         if facts.node.op.role() != Role::Compute {
             return;
@@ -74,7 +75,8 @@ impl ShapeClasses {
         }
     }
 
-    /// Returns an output whose shape certainly is the shape of the node's first output.
+    /// Returns an input, or an output described by a shape vector, that certainly has the shape of the node's first
+    /// output.
     fn like(&self, facts: &NodeFacts<'_>, described: &[Option<Output>]) -> Option<Output> {
         let (op, inputs) = (facts.node.op.name(), facts.inputs);
         if FIRST.contains(&op) {
@@ -187,7 +189,7 @@ const SECOND: &[&str] = &[
     "SoftplusGrad",
 ];
 
-/// Ops whose output has the shape that the input with this index describes.
+/// Ops whose output shape is the value of an input, each with the index of that input.
 const DESCRIBED: &[(&str, usize)] = &[
     ("AvgPoolGrad", 0),
     ("BroadcastTo", 1),

@@ -1,10 +1,10 @@
-//! The control inputs of a rewritten node, which make its readers wait for the same nodes as before the rewrite.
+//! The control inputs that a rewritten node needs in order to run after the same nodes as before the rewrite.
 
 use super::draft::{Control, Draft};
 use crate::graph::{NodeId, Output};
 use crate::ops::Role;
 
-/// The largest depth to which a search follows the inputs of a node, and the largest number of nodes it visits.
+/// The limits of a search through the inputs of a node: the largest depth, and the largest number of visited nodes.
 const MAX_DEPTH: u32 = 4;
 const MAX_VISITED: usize = 64;
 
@@ -12,9 +12,9 @@ const MAX_VISITED: usize = 64;
 const MAX_CONTROL: usize = 64;
 
 impl Draft<'_> {
-    /// Returns the control inputs that the node needs when its new inputs are the outputs `taken`: it must still run
-    /// after all its old inputs and those of the bypassed nodes `bypassed`, and be alive in the same cases. Returns
-    /// `None` if control edges cannot express that.
+    /// Returns the control inputs that the node needs when its new inputs are the outputs `taken`. The node must still
+    /// run after all its old inputs and the inputs of the nodes `bypassed`, and be alive in the same cases. Returns
+    /// `None` if control edges cannot ensure both.
     pub(super) fn remaining_control(
         &self,
         id: NodeId,
@@ -40,7 +40,7 @@ impl Draft<'_> {
 struct ControlSearch<'d, 'a> {
     draft: &'d Draft<'a>,
     taken: &'d [Output],
-    /// The number of nodes that may still be visited.
+    /// The number of nodes that the search may still visit.
     left: usize,
     control: Control,
 }
@@ -51,8 +51,8 @@ impl ControlSearch<'_, '_> {
             return Some(());
         }
         let id = value.node;
-        // A control edge cannot replace a data edge from a Switch, because it does not depend on which output of the
-        // Switch is alive.
+        // A data edge from a Switch cannot be replaced by a control edge, because a control edge does not depend on
+        // which output of the Switch is alive.
         if self.draft.role(id) == Role::Switch {
             return None;
         }
@@ -83,7 +83,8 @@ impl ControlSearch<'_, '_> {
             || (self.draft.role(value.node) != Role::Switch && self.has(value.node, steps))
     }
 
-    /// Returns whether the node has certainly run before the outputs in `taken`, and is alive whenever they are.
+    /// Returns whether the node has certainly run before a node that reads the outputs `taken`, and is alive whenever
+    /// these outputs are alive.
     fn has(&mut self, id: NodeId, steps: u32) -> bool {
         let Some(left) = self.left.checked_sub(1) else { return false };
         self.left = left;

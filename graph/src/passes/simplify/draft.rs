@@ -27,7 +27,7 @@ pub(super) struct Draft<'a> {
     pub(super) shapes: Shapes,
     pub(super) classes: ShapeClasses,
     order: Vec<NodeId>,
-    /// Nodes of the option `keep`, which are not changed.
+    /// The nodes of the option `keep`, which are not changed.
     fixed: FxHashSet<NodeId>,
     /// Nodes that other nodes are colocated with.
     pub(super) anchors: FxHashSet<NodeId>,
@@ -36,9 +36,9 @@ pub(super) struct Draft<'a> {
     pub(super) has_loops: bool,
     /// The new forms of the nodes whose op, attributes or inputs were rewritten.
     pub(super) changed: FxHashMap<NodeId, RewrittenNode>,
-    /// Removed nodes, each with the output that its readers read instead.
+    /// For each removed node, the output that its readers read instead.
     pub(super) removed: FxHashMap<NodeId, Output>,
-    /// Outputs of nodes that stay, each with the output that its readers read instead.
+    /// For each replaced output of a node that stays, the output that readers read instead.
     pub(super) replaced: FxHashMap<Output, Output>,
     /// New constants, whose ids follow those of the graph's nodes; each constant is inserted before the node that reads
     /// it.
@@ -90,13 +90,13 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// Takes the topological order out of the draft.
+    /// Returns the topological order of the graph, and leaves an empty list in the draft.
     pub(super) fn order(&mut self) -> Vec<NodeId> {
         std::mem::take(&mut self.order)
     }
 
-    /// Infers the node's shapes and applies rules to it until none matches. All producers of the node have been
-    /// visited.
+    /// Infers the node's shapes and applies rules to it until none matches. All producers of the node must have been
+    /// visited before.
     pub(super) fn visit(&mut self, id: NodeId, rules: &[Vec<&'static Rule>]) -> Result<()> {
         let outputs = self.graph.node(id).output_types()?.len();
         if self.fixed.contains(&id) {
@@ -105,7 +105,8 @@ impl<'a> Draft<'a> {
             }
             return Ok(());
         }
-        // A node whose shapes contradict each other is left to fail in its step, if it runs.
+        // If shape inference finds a contradiction, the node is not rewritten, and its kernel reports the error if the
+        // node runs.
         if self.shapes.infer_node(self.graph, id).is_err() {
             return Ok(());
         }
@@ -140,8 +141,8 @@ impl<'a> Draft<'a> {
         (!self.may_be_reshaped(of)).then_some(of)
     }
 
-    /// Returns whether the output may have another shape when it is read later: it is a reference to a variable without
-    /// a fixed shape.
+    /// Returns whether the output may have another shape at a later read, because it is a reference to a variable
+    /// without a fixed shape.
     fn may_be_reshaped(&self, output: Output) -> bool {
         let is_reference = self.references.get(output.node.index()).is_some_and(|is_one| *is_one);
         is_reference && !self.shapes.get(output).is_fully_defined()
@@ -233,7 +234,7 @@ impl<'a> Draft<'a> {
                 .any(|p| !p.is_control() && self.references[p.node.index()]))
     }
 
-    /// Returns whether rules may make a reader of the node read the node's inputs instead.
+    /// Returns whether rules may let the readers of the node read the node's inputs in place of its outputs.
     pub(super) fn may_be_looked_through(&self, id: NodeId) -> bool {
         id.index() < self.graph.len() && !self.fixed.contains(&id) && self.can_rewrite(id).unwrap_or(false)
     }
@@ -298,8 +299,9 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Returns whether `from` is not among the last eight nodes of `seen`, the sources of the node's previous control
-/// edges. Duplicate edges are rare and next to each other, so a full search is not worth its time.
+/// Returns whether `from` is not among the last eight entries of `seen`, the sources of the node's previous control
+/// edges, and then appends `from` to `seen`. Duplicate edges are rare and next to each other, so a full search is not
+/// worth its time.
 fn is_first(seen: &mut Control, from: NodeId) -> bool {
     let is_first = !seen.iter().rev().take(8).any(|known| *known == from);
     if is_first {

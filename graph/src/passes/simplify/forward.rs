@@ -68,7 +68,7 @@ fn holds(by: DType, from: DType) -> bool {
     }
 }
 
-/// Removes two applications in a row of an op that is its own inverse.
+/// Rewrites `f(f(x))` to `x`, where the op `f` is its own inverse.
 fn self_inverse_twice(site: &Site<'_>) -> Option<Rewrite> {
     let inner = site.producer_of(site.input(0)?, &[site.op()])?;
     Some(Rewrite::same(inner.input(0)?)?.bypassing(&inner))

@@ -24,12 +24,12 @@ use draft::Draft;
 pub enum Simplification {
     /// Removal of nodes that forward their input (`Identity` and similar ops).
     Forwarding,
-    /// Simplifications that a constant or a shape allows: `x * 1`, a reshape to the shape that the input already has,
-    /// the shape itself.
+    /// Simplifications that a constant operand or a known shape allows: `x * 1` becomes `x`, a reshape to the input's
+    /// shape is removed, the shape of a tensor of known shape becomes a constant.
     Constants,
-    /// Combinations of two ops in a row: a negation of a negation, one transposition after another.
+    /// Combinations of two ops in a row, such as two negations or two transpositions.
     Arithmetic,
-    /// Simplifications of arithmetic on shapes.
+    /// Simplifications of arithmetic on shape vectors.
     Shapes,
 }
 
@@ -46,15 +46,15 @@ impl Simplification {
 /// The nodes that simplification must not change, and the rules that it may apply.
 #[derive(Clone, Debug)]
 pub struct SimplifyOptions<'a> {
-    /// Nodes that are fed, fetched or otherwise named from outside the graph; the pass does not change them and does
-    /// not rely on their values.
+    /// Nodes that are fed, fetched or otherwise referred to from outside the graph; the pass does not change them and
+    /// does not rely on their values.
     pub keep: &'a [NodeId],
     /// The kinds of rules to apply.
     pub kinds: &'a [Simplification],
 }
 
 impl SimplifyOptions<'_> {
-    /// No kept nodes, all kinds of rules.
+    /// Default options: an empty `keep`, all kinds of rules.
     pub const DEFAULT: SimplifyOptions<'static> = SimplifyOptions { keep: &[], kinds: Simplification::ALL };
 }
 

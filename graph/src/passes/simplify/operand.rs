@@ -1,5 +1,5 @@
-//! Rules for element-wise ops with a constant operand that adds zero, multiplies by one, or selects one side. For
-//! floats, a rule applies only if it holds for every value, including negative zeros and NaNs.
+//! Rules for element-wise ops with a constant operand, such as a zero to add, a one to multiply by, or a constant
+//! condition. For floats, a rule applies only if it holds for every value, including negative zeros and NaNs.
 
 use super::Simplification::Constants;
 use super::classes::keeps_shape;
@@ -49,7 +49,7 @@ const MAX_ELEMENTS: usize = 4096;
 
 type Test = fn(&Tensor) -> bool;
 
-/// Rewrites to the other operand, if one operand is a constant for which `is_neutral` holds.
+/// Rewrites the node to one operand, if the other operand is a constant for which `is_neutral` holds.
 fn neutral_either(site: &Site<'_>, is_neutral: Test) -> Option<Rewrite> {
     neutral_second(site, is_neutral).or_else(|| {
         let (constant, other) = (site.input(0)?, site.input(1)?);
@@ -57,13 +57,14 @@ fn neutral_either(site: &Site<'_>, is_neutral: Test) -> Option<Rewrite> {
     })
 }
 
-/// Rewrites to the first operand, if the second is a constant for which `is_neutral` holds.
+/// Rewrites the node to its first operand, if the second operand is a constant for which `is_neutral` holds.
 fn neutral_second(site: &Site<'_>, is_neutral: Test) -> Option<Rewrite> {
     let (other, constant) = (site.input(0)?, site.input(1)?);
     if is_neutral_operand(site, other, constant, is_neutral) { Rewrite::same(other) } else { None }
 }
 
-/// Returns whether the constant is neutral, and broadcasting it does not enlarge the other operand.
+/// Returns whether `is_neutral` holds for the constant, and broadcasting with the constant does not change the shape of
+/// the other operand.
 fn is_neutral_operand(site: &Site<'_>, other: Output, constant: Output, is_neutral: Test) -> bool {
     keeps_shape(&site.shape(other), &site.shape(constant))
         && site.value(constant).is_some_and(|value| is_neutral(&value))
@@ -140,13 +141,13 @@ fn selected_side(site: &Site<'_>) -> Option<Rewrite> {
     if is_sure { Rewrite::same(side) } else { None }
 }
 
-/// A small number as a float and as an integer, to be compared with constants of any numeric type.
+/// A number that constants are compared with, as a float and as an integer.
 struct Number {
     float: f32,
     whole: u8,
 }
 
-/// The numbers that constants are compared with.
+/// The numbers that constant operands are compared with.
 struct Numbers {
     zero: Number,
     minus_zero: Number,
@@ -159,8 +160,8 @@ const NUMBERS: Numbers = Numbers {
     one: Number { float: 1.0, whole: 1 },
 };
 
-/// Returns whether the tensor is not empty and all its elements equal the number. Returns `false` for complex
-/// tensors, because complex products have more terms.
+/// Returns whether the tensor is not empty and all its elements equal the number. Returns `false` for complex tensors:
+/// a complex product adds several real products, which may change zeros, infinities and NaNs even if a factor is 1.
 fn all_equal(value: &Tensor, number: &Number) -> bool {
     let Number { float, whole } = *number;
     match value.dtype() {

@@ -11,7 +11,8 @@ pub(super) const RULES: &[Rule] = &[Rule {
     apply: reduces_nothing,
 }];
 
-/// Rewrites a reduction whose results each come from one element to its input, or to a `Squeeze` of the reduced axes.
+/// Rewrites a reduction in which each result comes from a single element: to its input, or to a `Squeeze` of the
+/// reduced axes.
 fn reduces_nothing(site: &Site<'_>) -> Option<Rewrite> {
     let x = site.input(0)?;
     let axes = site.integers(site.input(1)?)?;
@@ -22,7 +23,7 @@ fn reduces_nothing(site: &Site<'_>) -> Option<Rewrite> {
     let mut single = Vec::with_capacity(axes.len());
     for axis in axes {
         let at = resolve_axis(axis, shape.rank()?)?;
-        // An axis that is named twice is an error, which the node must report in its step.
+        // A reduction that names an axis twice is left unchanged, because its kernel reports an error.
         if shape.dim(at) != Some(1) || single.contains(&(at as i64)) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Rules for ops that move or repeat elements, for cases in which they have no effect.
+//! Rules for ops that move or repeat elements and have no effect, such as a reshape to the same shape.
 
 use super::Simplification::{Arithmetic, Constants};
 use super::rule::{Input, Rewrite, Rule};
@@ -62,7 +62,7 @@ fn reshape_to_equal_shape(site: &Site<'_>) -> Option<Rewrite> {
     if site.have_same_shape(x, like) { Rewrite::same(x) } else { None }
 }
 
-/// Combines two reshapes in a row, if the first certainly cannot fail.
+/// Rewrites a reshape of a reshape to one reshape, if the inner reshape certainly cannot fail.
 fn reshape_of_reshape(site: &Site<'_>) -> Option<Rewrite> {
     let inner = site.producer_of(site.input(0)?, &["ExpandDims", "Reshape"])?;
     let x = inner.input(0)?;
@@ -78,7 +78,7 @@ fn reshape_of_reshape(site: &Site<'_>) -> Option<Rewrite> {
     Some(Rewrite::other("Reshape", attrs, [Input::From(x), Input::From(shape)])?.bypassing(&inner))
 }
 
-/// Returns whether a reshape from `from` to `to` certainly succeeds; one size of `to` may be open (-1).
+/// Returns whether a reshape from `from` to `to` certainly succeeds; one size of `to` may be -1, given as `None`.
 fn surely_fits(from: &PartialShape, to: &PartialShape) -> bool {
     let (Some(from), Some(to)) = (from.dims(), to.dims()) else { return false };
     let known = |dims: &[Option<usize>]| dims.iter().flatten().try_fold(1usize, |n, d| n.checked_mul(*d));
@@ -91,7 +91,7 @@ fn surely_fits(from: &PartialShape, to: &PartialShape) -> bool {
     }
 }
 
-/// Removes the sum and the reshape that reduce a gradient to the shape of an operand, if the operand was not broadcast.
+/// Removes the Sum and the Reshape that reduce a gradient to the shape of an operand, if the operand was not broadcast.
 fn gradient_reshape_of_operand(site: &Site<'_>) -> Option<Rewrite> {
     let sum = site.producer_of(site.input(0)?, &["Sum"])?;
     let (gradient, axes) = (sum.input(0)?, sum.input(1)?);

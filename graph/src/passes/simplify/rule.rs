@@ -8,8 +8,8 @@ use crate::ops::{self, Op};
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 
-/// One row of a rule table. A rewrite is at least as cheap as the old form and is not undone by another rule, so that
-/// repeated application ends.
+/// A simplification rule: a row of a rule table. The new form of a node is at least as cheap as the old form, and no
+/// other rule restores the old form, so that repeated application ends.
 pub(super) struct Rule {
     pub(super) ops: &'static [&'static str],
     pub(super) kind: Simplification,
@@ -18,21 +18,21 @@ pub(super) struct Rule {
     pub(super) apply: fn(&Site<'_>) -> Option<Rewrite>,
 }
 
-/// The rewrite that a rule makes of a node.
+/// The result of a rule for a node: the node's new form, and the nodes that it bypasses.
 pub(super) struct Rewrite {
     pub(super) form: Form,
-    /// The nodes on the paths from the new inputs to the node that the rewrite skips; the rewritten node must still
-    /// wait for their inputs and control inputs.
+    /// The nodes between the rewritten node and its new inputs; the rewritten node must still wait for the inputs and
+    /// control inputs of these nodes.
     pub(super) bypassed: SmallVec<[NodeId; 2]>,
 }
 
 /// The new form of a node.
 pub(super) enum Form {
-    /// The output that has the same value as the node's only output.
+    /// An existing output that has the value of the node's only output and replaces it.
     Same(Output),
-    /// The node has another op, other attributes or other inputs.
+    /// Another op, other attributes or other inputs for the node.
     Other { op: &'static Op, attrs: Vec<(&'static str, AttrValue)>, inputs: Vec<Input> },
-    /// The values of the node's outputs; `None` for outputs whose values are unknown.
+    /// Constants that replace the node's outputs; `None` for outputs whose values are unknown.
     Values(Vec<Option<Tensor>>),
 }
 
@@ -43,17 +43,17 @@ pub(super) enum Input {
 }
 
 impl Rewrite {
-    /// Returns a rewrite to an existing output.
+    /// Returns a rewrite that replaces the node by an existing output.
     pub(super) fn same(output: Output) -> Option<Rewrite> {
         Some(Rewrite { form: Form::Same(output), bypassed: SmallVec::new() })
     }
 
-    /// Returns a rewrite to constants, one entry per output of the node.
+    /// Returns a rewrite that replaces outputs by constants, with one entry per output of the node.
     pub(super) fn values(values: Vec<Option<Tensor>>) -> Option<Rewrite> {
         Some(Rewrite { form: Form::Values(values), bypassed: SmallVec::new() })
     }
 
-    /// Returns a rewrite to a node of the op, or `None` if the op table has no such op.
+    /// Returns a rewrite that gives the node the op `op`, or `None` if the op table has no such op.
     pub(super) fn other(
         op: &str,
         attrs: impl IntoIterator<Item = (&'static str, AttrValue)>,
@@ -63,7 +63,7 @@ impl Rewrite {
         Some(Rewrite { form: Form::Other { op: ops::lookup(op)?, attrs, inputs }, bypassed: SmallVec::new() })
     }
 
-    /// Adds the node of `site` to the bypassed nodes.
+    /// Returns the rewrite with the node of `site` added to the bypassed nodes.
     pub(super) fn bypassing(mut self, site: &Site<'_>) -> Rewrite {
         self.bypassed.push(site.id);
         self

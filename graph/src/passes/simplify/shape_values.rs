@@ -1,4 +1,4 @@
-//! Rules for shapes, and for values computed from shapes, that are known before the step runs.
+//! Rules for shape vectors, and for values computed from shapes, that are known before the step runs.
 
 use super::Simplification::{Constants, Shapes};
 use super::classes::keeps_shape;
@@ -29,7 +29,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule { ops: &["Prod"], kind: Shapes, apply: product_of_sizes },
 ];
 
-/// Returns the value of each output, as far as known; `None` if all are unknown.
+/// Returns the value of each output of the node, `None` for unknown values; returns `None` if all values are unknown.
 fn known_outputs(site: &Site<'_>) -> Option<Vec<Option<Tensor>>> {
     let count = site.node.output_types().ok()?.len();
     let value = |index| {
@@ -40,9 +40,9 @@ fn known_outputs(site: &Site<'_>) -> Option<Vec<Option<Tensor>>> {
     values.iter().any(Option::is_some).then_some(values)
 }
 
-/// Rewrites a BroadcastGradientArgs node to the axes over which the gradients of two broadcast operands are summed, as
-/// far as these axes are known. If the operands' shapes are certainly equal, no axes are summed. If the shapes
-/// certainly differ, the axes of one operand are known as soon as the operand's own sizes are.
+/// Rewrites a BroadcastGradientArgs node to constants: for each of two broadcast operands, the axes over which its
+/// gradient is summed, if they are known. If the shapes certainly are equal, no axes are summed. If the shapes
+/// certainly differ, the axes of an operand are known if the sizes of that operand are known.
 fn axes_of_gradients(site: &Site<'_>) -> Option<Rewrite> {
     let (x, y) = (site.input(0)?, site.input(1)?);
     let axes = |values: &[i64]| integers(site.dtype()?, values.iter().copied());
@@ -62,7 +62,7 @@ fn axes_of_gradients(site: &Site<'_>) -> Option<Rewrite> {
     if values.iter().all(Option::is_none) { None } else { Rewrite::values(values.to_vec()) }
 }
 
-/// Returns the axes on which a shape, extended to `rank` by leading ones, has size 1; `None` if a size is unknown.
+/// Returns the axes of size 1 of the shape `own`, extended to `rank` axes by leading ones; `None` if a size is unknown.
 fn single(own: &PartialShape, rank: usize) -> Option<Vec<i64>> {
     let dims = own.dims()?;
     let missing = rank - dims.len();
@@ -71,8 +71,7 @@ fn single(own: &PartialShape, rank: usize) -> Option<Vec<i64>> {
     Some((0..).zip(added.chain(sizes)).filter(|(_, size)| *size == 1).map(|(axis, _)| axis).collect())
 }
 
-/// Returns whether `x` and `y` are shape vectors of the same tensor, or of two tensors that certainly have the same
-/// shape.
+/// Returns whether `x` and `y` are shape vectors of one tensor, or of two tensors that certainly have the same shape.
 fn is_one_shape(site: &Site<'_>, x: Output, y: Output) -> bool {
     let shaped = |output| site.any_producer_of(output, &["Shape"])?.input(0);
     x == y || shaped(x).zip(shaped(y)).is_some_and(|(x, y)| site.have_same_shape(x, y))
@@ -90,9 +89,8 @@ fn product_of_sizes(site: &Site<'_>) -> Option<Rewrite> {
     Some(Rewrite::other("Size", attrs, [Input::From(shape.input(0)?)])?.bypassing(&shape))
 }
 
-/// Returns whether a gradient reduction changes nothing: summing `summed` over the axes for one of two broadcast
-/// operands, and reshaping the sum to that operand's shape. `axes` and `shape` are the outputs that hold the axes and
-/// the shape.
+/// Returns whether the reduction of the gradient `summed` to the shape of its operand changes nothing, because the
+/// operand was not broadcast. The reduction is a sum over `axes` and a reshape to `shape`.
 pub(super) fn sums_nothing(site: &Site<'_>, summed: Output, axes: Output, shape: Output) -> bool {
     let Some(args) = site.any_producer_of(axes, &["BroadcastGradientArgs"]) else { return false };
     let (own, other) = (axes.index as usize, 1 - (axes.index as usize).min(1));

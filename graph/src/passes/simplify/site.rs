@@ -1,4 +1,4 @@
-//! The view of a node that rules work on, with the shapes and values of its inputs.
+//! The view of one node that simplification rules work on: the node, and the shapes and values of its inputs.
 
 use super::draft::Draft;
 use crate::attr::FromAttr;
@@ -9,7 +9,7 @@ use crate::shape::PartialShape;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 
-/// A node in its current form, after the rewrites applied so far.
+/// The node that a rule looks at, in its current form, after the rewrites applied so far.
 pub(super) struct Site<'a> {
     draft: &'a Draft<'a>,
     pub(super) id: NodeId,
@@ -56,7 +56,7 @@ impl<'a> Site<'a> {
         self.value(output)?.to_i64s().ok()
     }
 
-    /// Returns the shape that a vector of sizes describes, as far as known.
+    /// Returns the partial shape whose sizes are the elements of `output`, a vector, as far as they are known.
     pub(super) fn sizes(&self, output: Output) -> PartialShape {
         self.draft.shapes.value_as_shape(self.draft.graph, output).unwrap_or_default()
     }
@@ -66,8 +66,8 @@ impl<'a> Site<'a> {
         self.draft.classes.have_same_shape(one, other, &|output| self.shape(output))
     }
 
-    /// Returns the node that computes `output`, if its op is in `ops`, it is on the device of this node, and its
-    /// consumers may use its inputs in place of its output.
+    /// Returns the node that computes `output`, if its op is in `ops`, it is on the device of this node, and readers of
+    /// `output` may read the inputs of that node instead.
     pub(super) fn producer_of(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
         let id = output.node;
         let is_open = output.index == 0 && self.draft.may_be_looked_through(id);
@@ -79,7 +79,7 @@ impl<'a> Site<'a> {
     }
 
     /// Like [`Site::producer_of`], for any output index and any device: the caller may inspect the node, but must not
-    /// read its inputs.
+    /// use the node's inputs as inputs of a rewrite.
     pub(super) fn any_producer_of(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
         let id = output.node;
         let is_open = self.draft.may_be_looked_through(id) && ops.contains(&self.draft.node(id).op.name());

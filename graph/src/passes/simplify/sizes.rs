@@ -1,4 +1,4 @@
-//! Symbolic sizes of axes: an unknown size may certainly equal the size of another axis, such as the batch size
+//! Symbolic sizes of axes: names for unknown sizes, by which two sizes can be proved equal, such as the batch size
 //! throughout a model, or the number of rows after equal windows.
 
 use super::classes::ShapeClasses;
@@ -8,22 +8,22 @@ use crate::shape::{PartialShape, resolve_axis};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// The size of one axis, as a number or in terms of another axis.
+/// The known or symbolic size of one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Size {
     /// A known size.
     Known(usize),
-    /// The unknown size of the axis with this index, of this output.
+    /// The unknown size of the axis with this index of this output.
     OfAxis(Output, usize),
-    /// The number of windows over an axis: `(size - reach) / stride + 1`, rounded down, where `size` is an index into
-    /// [`Windows`].
+    /// The number of positions of a sliding window on an axis: `(size - reach) / stride + 1`, rounded down, where
+    /// `size` is the index of the axis's size in [`Windows`].
     Windows { size: u32, stride: i64, reach: i64 },
 }
 
 /// The size of each axis of an output.
 pub(super) type Sizes = SmallVec<[Size; 4]>;
 
-/// Interned sizes of axes that windows slide over.
+/// A table that numbers the sizes of the axes on which windows slide.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     sizes: Vec<Size>,
@@ -31,13 +31,14 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// Returns the number of windows over an axis of the given size. `stride` is the distance between windows,
-    /// `reach` the width of a window less the padding. Returns `None` on overflow.
+    /// Returns the number of positions of a window on an axis of the given size. `stride` is the distance between
+    /// positions, `reach` the width of the window less the padding. Returns `None` on overflow.
     fn count(&mut self, size: Size, stride: i64, reach: i64) -> Option<Size> {
         if stride == 1 && reach == 1 {
             return Some(size);
         }
-        // Windows over windows of stride 1 are equal to wider windows over the original axis.
+        // A window that slides over the positions of a window of stride 1 is equal to one wider window on the original
+        // axis.
         if let Size::Windows { size, stride: 1, reach: inner } = size {
             return Some(self.windows_over(size, stride, reach.checked_add(inner)?.checked_sub(1)?));
         }
@@ -67,8 +68,8 @@ pub(super) struct NodeFacts<'a> {
 }
 
 impl NodeFacts<'_> {
-    /// Returns the sizes that all outputs of the node have, for ops whose outputs have the sizes of certain axes of
-    /// their inputs.
+    /// Returns the sizes of the node's outputs, which are equal for all outputs; `None` if no sizes can be derived from
+    /// the inputs.
     pub(super) fn sizes(&self, classes: &ShapeClasses, windows: &mut Windows) -> Option<Sizes> {
         match self.node.op.name() {
             "Conv2D" | "DepthwiseConv2dNative" => {
@@ -188,14 +189,14 @@ impl NodeFacts<'_> {
         (self.integers)(*self.inputs.get(input)?)
     }
 
-    /// Returns the axis that a constant scalar input names.
+    /// Returns the axis that a scalar input holds, if its value is known.
     fn axis(&self, input: usize, rank: usize) -> Option<usize> {
         let [axis] = self.integers_of(input)?[..] else { return None };
         resolve_axis(axis, rank)
     }
 
-    /// Returns the size of an axis of the first output: its number if shape inference knows it, otherwise a new
-    /// symbolic size.
+    /// Returns the size of an axis of the first output: the known size from shape inference, otherwise a new symbolic
+    /// size.
     fn own(&self, axis: usize) -> Size {
         let output = Output::from(self.id);
         (self.shape)(output).dim(axis).map_or(Size::OfAxis(output, axis), Size::Known)
@@ -205,8 +206,8 @@ impl NodeFacts<'_> {
         Some(if self.node.attr::<String>("data_format").ok()? == "NCHW" { [2, 3] } else { [1, 2] })
     }
 
-    /// Returns the output sizes of windows that slide over the rows and columns of images; `reach` is the size of the
-    /// window.
+    /// Returns the output sizes of an op that slides windows over the rows and columns of images; `reach` is the
+    /// numbers of rows and columns of a window.
     fn images(
         &self,
         classes: &ShapeClasses,
@@ -269,7 +270,8 @@ impl NodeFacts<'_> {
         Some(sizes.into_iter().enumerate().filter_map(of).collect())
     }
 
-    /// Returns the output sizes of an op that gathers rows of a table.
+    /// Returns the output sizes of a GatherV2 node that gathers rows: the sizes of the indices, followed by the sizes
+    /// of a row.
     fn gathered(&self, classes: &ShapeClasses) -> Option<Sizes> {
         let (table, mut sizes) = (self.of_input(classes, 0)?, self.of_input(classes, 1)?);
         let is_plain = self.axis(2, table.len())? == 0 && self.node.attr::<i64>("batch_dims").ok()? == 0;
@@ -277,8 +279,8 @@ impl NodeFacts<'_> {
         is_plain.then_some(sizes)
     }
 
-    /// Returns the sizes after a reshape. One unknown size is carried over, if the known sizes have the same product
-    /// before and after.
+    /// Returns the sizes after a reshape. If input and output have one unknown size each and equal products of the
+    /// known sizes, the unknown sizes are equal.
     fn reshaped(&self, classes: &ShapeClasses) -> Option<Sizes> {
         let (from, to) = (self.of_input(classes, 0)?, (self.shape)(self.id.into()));
         let known = |size: &Size| if let Size::Known(known) = size { Some(*known) } else { None };

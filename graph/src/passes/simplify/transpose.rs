@@ -1,5 +1,5 @@
 //! Rules for transpositions that have no effect, and for two transpositions in a row. A transposition is not folded
-//! into a matrix product, because the product might then add in another order and give other bits.
+//! into a matrix product, because the kernel might then add the terms in another order and round differently.
 
 use super::Simplification::{Arithmetic, Constants};
 use super::rule::{Input, Rewrite, Rule};
@@ -27,7 +27,7 @@ fn keeps_order(site: &Site<'_>) -> Option<Rewrite> {
     if is_in_place || is_in_order() { Rewrite::same(x) } else { None }
 }
 
-/// Returns for each output axis of a transposition the input axis that it is taken from.
+/// Returns for each output axis of a transposition the input axis from which its elements are taken.
 fn order(site: &Site<'_>, transpose: &Site<'_>) -> Option<Vec<usize>> {
     let given = site.integers(transpose.input(1)?)?;
     permutation(&given, given.len()).ok()

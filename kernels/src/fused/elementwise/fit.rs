@@ -6,17 +6,18 @@ use device::kernel::KernelContext;
 use graph::Shape;
 use smallvec::SmallVec;
 
-/// The most elements of a strip: few enough that the loads of the next strip begin while the last op of the current
-/// strip still computes.
+/// The maximum number of elements of a strip, so small that the loads of the next strip begin while the last op of the
+/// current strip still computes.
 const STRIP: usize = 512;
 
-/// The layout of each operand and each value of a chain.
+/// The layouts of a chain's operands and of its ops' values, relative to the shape of the chain's result.
 pub(super) struct ChainLayout {
     /// The shape of the result.
     pub(super) shape: Shape,
-    /// Elements of a strip.
+    /// The number of elements of a strip, a run of the result that is computed at a time.
     pub(super) strip: usize,
-    /// Set if the spread operands repeat with a period that divides the strip, so they are the same in every strip.
+    /// True if all repeating operands have one period that divides the strip length, so they are the same in every
+    /// strip.
     pub(super) has_period: bool,
     pub(super) inputs: SmallVec<[OperandLayout; 8]>,
     pub(super) values: SmallVec<[OperandLayout; 16]>,
@@ -33,7 +34,8 @@ pub(super) enum OperandLayout {
 }
 
 impl ChainLayout {
-    /// Returns the layout, or `None` if the shapes do not fit, or a value between ops is neither whole nor single.
+    /// Returns the layout; `None` if the shapes do not fit, or if an intermediate value has neither the result's shape
+    /// nor a single element.
     pub(super) fn of<F>(chain: &Chain<F>, ctx: &KernelContext<'_>) -> Option<ChainLayout> {
         let input_shapes = chain.input_shapes(ctx)?;
         if chain.has_one_shape(&input_shapes) {
@@ -67,8 +69,8 @@ impl ChainLayout {
     }
 }
 
-/// Returns the number of elements after which all spread operands repeat; `None` if there are none, if they repeat
-/// after different numbers, or after more than a strip.
+/// Returns the period, in elements, of all repeating operands; `None` if no operand repeats, if the periods differ, or
+/// if the period is longer than a strip.
 fn common_period(inputs: &[OperandLayout]) -> Option<usize> {
     let mut periods = inputs.iter().filter_map(|place| match place {
         OperandLayout::Spread(plan) => Some(plan.period()),

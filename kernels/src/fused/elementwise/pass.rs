@@ -15,51 +15,51 @@ use smallvec::SmallVec;
 pub(super) struct StripPass<'a, T: Lane<Wide: 'static>> {
     steps: Vec<StripStep<'a, T::Wide>>,
     loads: SmallVec<[Load<'a, T>; 2]>,
-    /// The operands that are read in step with the result and are therefore prefetched.
+    /// The operands with one element per element of the result, whose next strip is prefetched.
     prefetched: SmallVec<[&'a [T]; 4]>,
     strip: usize,
     buffers: usize,
-    /// Set if the result is written past the caches.
+    /// True if the result is written with non-temporal stores, which bypass the caches.
     bypasses_cache: bool,
 }
 
 /// An op, applied to every strip.
 struct StripStep<'a, W: 'static> {
     run: &'a StripFunction<W>,
-    /// The operands; both are the same if the op takes one.
+    /// The operands of the op; equal if the op has one operand.
     operands: [OperandLocation<'a, W>; 2],
-    /// The buffer to which the value is written.
+    /// The index of the buffer to which the op's value is written.
     to: usize,
 }
 
 /// The location of an operand of an op.
 #[derive(Clone, Copy)]
 enum OperandLocation<'a, W> {
-    /// A single element.
+    /// The one element that the operand has for all elements of the result.
     Single(W),
-    /// A buffer that holds a strip.
+    /// The index of the buffer that holds the operand's strip.
     Buffer(usize),
     /// One element per element of the result.
     Whole(&'a [W]),
-    /// Elements that repeat; the buffer with this number holds them for a strip that crosses the end of a repetition.
+    /// One period of a repeating operand, and the index of the buffer for strips that cross the end of the period.
     Cycle(&'a [W], usize),
-    /// The memory of the result, which holds an operand until it is overwritten.
+    /// The memory of the result, which holds the operand's elements until they are overwritten.
     Result,
 }
 
 /// An operand that is copied to a buffer before a strip is computed.
 struct Load<'a, T> {
-    /// The elements to copy.
+    /// The operand whose elements are copied.
     from: LoadSource<'a, T>,
-    /// The buffer to copy them to.
+    /// The index of the buffer to which the elements are copied.
     to: usize,
-    /// Set if the copy for the first strip serves all strips.
+    /// True if the operand is copied once, because its elements are the same in every strip.
     once: bool,
 }
 
 /// The elements of a copied operand.
 enum LoadSource<'a, T> {
-    /// The operand whose memory the result takes.
+    /// The operand whose memory the result reuses.
     Result,
     /// An operand with one element per element of the result.
     Whole(&'a [T]),
@@ -72,13 +72,13 @@ enum LoadSource<'a, T> {
 /// The buffers of a thread for one pass.
 struct PassMemory<'m, T: Lane> {
     buffers: SmallVec<[&'m mut [T::Wide]; 8]>,
-    /// A strip narrowed to the result's element type.
+    /// Memory for a strip narrowed to the result's element type; empty if the computation has the same type.
     narrow: Vec<T>,
 }
 
 impl<'a, T: Lane<Wide: ChainElement>> StripPass<'a, T> {
-    /// Binds a chain to its operands. `elements` are the elements of each operand; `None` for the operand whose
-    /// memory the result takes.
+    /// Binds a chain to its operands. `elements` has the elements of each operand, or `None` for the operand whose
+    /// memory the result reuses.
     pub(super) fn new(
         chain: &'a StripChain<T::Wide>,
         layout: &'a ChainLayout,
@@ -102,7 +102,8 @@ impl<'a, T: Lane<Wide: ChainElement>> StripPass<'a, T> {
                 (OperandLayout::Spread(plan), Some(elements)) => {
                     pass.spread(plan, elements, layout.has_period)
                 }
-                // The last op writes to the result, so it must not read an operand there.
+                // The last op overwrites the result's memory, so an operand that the last op reads is copied to a
+                // buffer.
                 (_, None) if T::NATIVE && !is_read_last(chain, i) => OperandLocation::Result,
                 (_, None) => pass.loaded(LoadSource::Result, false),
             });
@@ -150,7 +151,7 @@ impl<'a, T: Lane<Wide: ChainElement>> StripPass<'a, T> {
         OperandLocation::Buffer(self.load(from, once))
     }
 
-    /// Adds a copy of an operand; returns its buffer.
+    /// Adds a copy of an operand to a new buffer, and returns the index of the buffer.
     fn load(&mut self, from: LoadSource<'a, T>, once: bool) -> usize {
         let to = self.buffers;
         self.buffers += 1;
@@ -158,7 +159,7 @@ impl<'a, T: Lane<Wide: ChainElement>> StripPass<'a, T> {
         to
     }
 
-    /// Computes the result's elements from `start` on, which must be a multiple of the strip.
+    /// Computes `part`, the elements of the result from index `start` on; `start` is a multiple of the strip length.
     pub(super) fn run(&self, start: usize, part: &mut [T]) {
         let len = part.len().min(self.strip);
         // Buffers begin at a cache line, so that no vector crosses two lines.
@@ -222,8 +223,8 @@ impl<'a, T: Lane<Wide: ChainElement>> StripPass<'a, T> {
         buffers[step.to] = to;
     }
 
-    /// Prefetches these elements of all operands that are read in step with the result. Each op prefetches a share
-    /// of the next strip, because memory accepts only a limited number of requests at a time.
+    /// Prefetches `len` elements from index `from` on of each operand in `prefetched`. Each op prefetches a share of
+    /// the next strip, because memory accepts only a limited number of requests at a time.
     fn prefetch(&self, from: usize, len: usize) {
         for elements in &self.prefetched {
             non_temporal::prefetch(elements.get(from..from + len).unwrap_or_default());
@@ -232,7 +233,8 @@ impl<'a, T: Lane<Wide: ChainElement>> StripPass<'a, T> {
 }
 
 impl<W: ChainElement> StripStep<'_, W> {
-    /// Runs the op on the strip at position `at`; `result` is the result's memory before the strip is written.
+    /// Runs the op on the strip that starts at element `at`; `result` is the strip of the result's memory before it is
+    /// overwritten.
     #[inline]
     fn run(&self, at: usize, to: &mut [W], buffers: &[&mut [W]], result: &[W]) {
         let len = to.len();
@@ -273,7 +275,7 @@ fn is_read_last<W>(chain: &StripChain<W>, i: usize) -> bool {
     chain.ops.ops.last().is_some_and(|op| op.operands.contains(&Source::Input(i)))
 }
 
-/// Returns the elements from position `at` on of a repeating operand, unless they cross the end of its period.
+/// Returns `len` elements of a repeating operand from index `at` on; `None` if they cross the end of its period.
 fn in_cycle<T>(cycle: &[T], at: usize, len: usize) -> Option<&[T]> {
     let from = at % cycle.len();
     cycle.get(from..from + len)

@@ -1,4 +1,4 @@
-//! Compares chains with their ops run one by one: they must give the same bits or the same errors.
+//! Compares fused chains with the same ops run one by one: both must give the same bits or the same errors.
 
 use super::*;
 use crate::testing::{run_node, run_op};
@@ -37,7 +37,7 @@ fn fused(ops: Texts<'_>, operands: &[i64], inputs: &[Tensor]) -> Result<Tensor> 
     }
 }
 
-/// Runs each op with its own kernel.
+/// Runs the ops of a chain one by one, each with its own kernel.
 fn unfused(ops: Texts<'_>, operands: &[i64], inputs: &[Tensor]) -> Result<Tensor> {
     let mut values = inputs.to_vec();
     let mut operands = operands.iter();
@@ -233,7 +233,7 @@ fn results_may_overwrite_an_operand() -> Result<()> {
     };
     let ops = ["Mul", "AddV2", "Relu", "Sub"];
     for dtype in super::super::FLOATS {
-        // The last op reads the operand whose memory it overwrites, or the other one.
+        // The last op reads operand 0, whose memory the result reuses, or operand 1.
         for operands in [[0, 1, 2, 0, 3, 4, 0], [0, 1, 2, 0, 3, 4, 1]] {
             let node = node(*dtype, 2, &ops, &operands)?;
             let out = run_node(&node, inputs(*dtype)?.into_iter().map(Value::Host).collect())?;
@@ -264,7 +264,7 @@ fn the_result_reuses_the_buffer_of_an_unshared_operand() -> Result<()> {
 #[test]
 fn results_written_past_the_caches_are_the_same() -> Result<()> {
     let chain = (&["Mul", "AddV2", "Relu"][..], &[0i64, 1, 3, 2, 4][..]);
-    // Rows are longer than a strip and not a multiple of it.
+    // The rows have more elements than a strip, and their length is not a multiple of the strip length.
     let mut rng = StdRng::seed_from_u64(5);
     for (dtype, rows) in [(DType::Float, 4099), (DType::Half, 8199)] {
         let mut of = |dims: &[usize]| random(&mut rng, dtype, dims);

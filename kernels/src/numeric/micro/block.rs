@@ -3,14 +3,14 @@
 use super::Destination;
 
 /// Defines `block`, which computes up to `MR` rows of `NV` vectors, and `sweep`, which cuts the rows into blocks. For
-/// each number of vectors, ascending, `blocks` lists the rows of a full block and then the smaller numbers of rows for
-/// which there is a block too.
+/// each number of vectors, ascending, `blocks` lists the numbers of rows for which a `block` is compiled, first the
+/// number of a full block.
 ///
-/// The accumulators must stay in registers: `MR * NV` of them, plus `NV` for the right matrix and one for an element
-/// of the left matrix, must not exceed the number of registers. The right matrix is prefetched some steps ahead,
-/// because it need not be in the first-level cache, and so is the destination before sums are added to it. Sweeps
-/// that prefetch more ([`super::Prefetch`]) use separate instances of `block`: when runs are short, every instruction
-/// between two runs counts.
+/// The accumulators must stay in registers: `MR * NV` of them, plus `NV` registers for the right matrix and one for an
+/// element of the left matrix, must not exceed the number of registers. The right matrix is prefetched some steps
+/// ahead, because it need not be in the first-level cache, and the destination is prefetched before sums are added to
+/// it. Sweeps that prefetch more ([`super::Prefetch`]) use separate instances of `block`, because every instruction
+/// between two runs costs time when runs are short.
 macro_rules! blocks {
     (
         $(features: $features:literal,)? vector: $V:ty, lanes: $lanes:literal, vectors: $vectors:literal,
@@ -26,8 +26,8 @@ macro_rules! blocks {
         pub(super) static REGISTERS: Registers = Registers { columns: $vectors * $lanes, lanes: $lanes, sweep };
 
         /// # Safety
-        /// The processor must have the instructions; `left`, `right` and `destination` must lie inside their slices,
-        /// `right` with whole vectors; `destination.width` must be at most the width of the widest block.
+        /// The processor must have the features `$features`. `left`, `right` and `destination` must lie inside their
+        /// slices, `right` with whole vectors; `destination.width` must be at most the width of the widest block.
         $(#[target_feature(enable = $features)])?
         unsafe fn sweep(left: &LeftMatrix<'_>, right: &RightPanel<'_>, destination: &mut Destination<'_>) {
             // SAFETY: the caller guarantees the conditions.
@@ -95,7 +95,8 @@ macro_rules! blocks {
             let prefetches_rows = matches!(left.prefetch, Prefetch::Rows);
             let mut sums = [[$zero; NV]; MR];
             for run in left.runs {
-                // SAFETY: the run lies inside both slices for every row. Pointers after its last step are not read.
+                // SAFETY: the run lies inside both slices for every row. Pointers beyond the run's last step are not
+                // read.
                 let mut a = left.data.as_ptr().wrapping_add(run.start);
                 let mut b = right.data.as_ptr().wrapping_add(run.first * right_step);
                 let mut rest = run.len;
@@ -137,8 +138,7 @@ macro_rules! blocks {
                 }
             }
             cursor.next = later;
-            // The sums are indexed only by constants here too, because otherwise the compiler would spill them to
-            // memory.
+            // The loops index `sums` only by constants, because otherwise the compiler would keep the sums in memory.
             if destination.width < NV * $lanes {
                 let mut rows = [[[0f32; $lanes]; NV]; MR];
                 for i in 0..MR {
@@ -160,7 +160,7 @@ macro_rules! blocks {
             for i in 0..MR {
                 if i < count {
                     for v in 0..NV {
-                        // SAFETY: as above, whole vectors of each row are inside the destination.
+                        // SAFETY: `NV` whole vectors of each row are inside the destination.
                         unsafe { $store(to[i].add(v * $lanes), sums[i][v]) };
                     }
                 }
@@ -169,10 +169,10 @@ macro_rules! blocks {
     };
 }
 
-/// Number of steps by which the prefetch of a vector of the right matrix precedes its use.
+/// Number of steps between the prefetch of a vector of the right matrix and its use.
 pub(super) const PREFETCH_DISTANCE: usize = 8;
 
-/// Returns the offsets of `MR` rows from row `first` on; rows after `last` repeat the offset of `last`.
+/// Returns the offsets of `MR` rows, beginning with row `first`; rows after `last` get the offset of `last`.
 #[inline(always)]
 pub(super) fn offsets_from<const MR: usize>(offsets: &[usize], first: usize, last: usize) -> [usize; MR] {
     let mut rows = [0; MR];
@@ -182,8 +182,8 @@ pub(super) fn offsets_from<const MR: usize>(offsets: &[usize], first: usize, las
     rows
 }
 
-/// Stores the first `destination.width` elements of each row, or adds them to the destination; for blocks whose width
-/// is not a whole number of vectors.
+/// Stores the first `destination.width` elements of each row in the destination, or adds them to it; for blocks whose
+/// width is not a whole number of vectors.
 #[inline(never)]
 pub(super) fn store_parts<'a>(
     destination: &mut Destination<'_>,

@@ -23,7 +23,7 @@ fn add(x: Four, y: Four) -> Four {
     std::array::from_fn(|i| x[i] + y[i])
 }
 
-/// Multiplies and adds with two roundings; the fused instructions of other instruction sets round once.
+/// Multiplies and adds with two roundings; other instruction sets have fused instructions, which round once.
 #[inline(always)]
 fn multiply_add(x: Four, y: Four, sum: Four) -> Four {
     std::array::from_fn(|i| x[i] * y[i] + sum[i])

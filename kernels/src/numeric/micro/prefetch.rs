@@ -3,24 +3,24 @@
 use super::LeftMatrix;
 use crate::numeric::cpu_cache::FLOATS_PER_LINE;
 
-/// The memory that a sweep prefetches besides the right matrix.
+/// The memory that a sweep prefetches in addition to the right matrix.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Prefetch<'a> {
-    /// No prefetch: the data is in a near cache already, or the hardware prefetcher loads it.
+    /// The sweep prefetches nothing: the data is in a near cache already, or the hardware prefetcher loads it.
     Nothing,
-    /// The rows of the left matrix for the block after the one that is being computed. The steps of each row are
-    /// contiguous in memory.
+    /// The sweep prefetches the rows of the left matrix for the next block. The steps of each row must be contiguous in
+    /// memory.
     Rows,
-    /// Memory that is read after this sweep.
+    /// The sweep prefetches memory that will be read after the sweep.
     Memory(&'a [f32]),
 }
 
-/// Two pieces of memory to prefetch, one after the other, during several sweeps. Each sweep prefetches a part in
-/// proportion to the rows of the sweep.
+/// Two slices to prefetch, one after the other, during several sweeps. Each sweep prefetches a part in proportion to
+/// its number of rows.
 #[derive(Debug, Default)]
 pub(crate) struct PrefetchQueue<'a> {
     pieces: [&'a [f32]; 2],
-    /// Total elements of both pieces, to be prefetched during sweeps of `rows` rows together.
+    /// Total number of elements of both slices, which are prefetched during sweeps of `rows` rows in total.
     len: usize,
     rows: usize,
 }
@@ -32,7 +32,7 @@ impl<'a> PrefetchQueue<'a> {
         PrefetchQueue { pieces, len, rows }
     }
 
-    /// Returns the memory that the next sweep, of `rows` rows, has to prefetch, and removes it from the pieces.
+    /// Returns the memory that the next sweep, which has `rows` rows, prefetches, and removes it from the queue.
     pub(crate) fn next(&mut self, rows: usize) -> Prefetch<'a> {
         let [first, second] = &mut self.pieces;
         let piece = if first.is_empty() { second } else { first };
@@ -43,8 +43,8 @@ impl<'a> PrefetchQueue<'a> {
     }
 }
 
-/// The prefetch position of a sweep: after every [`FLOATS_PER_LINE`] steps of a run, `each` addresses are prefetched,
-/// `pace` elements apart.
+/// The position of a sweep's prefetches: after every [`FLOATS_PER_LINE`] steps of a run, `each` addresses are
+/// prefetched, which are `pace` elements apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PrefetchCursor {
     pub(super) next: *const f32,

@@ -7,7 +7,7 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 13) as f32 - 6.0).collect()
 }
 
-/// A number of rows that exceeds two of the tallest blocks.
+/// A number of rows greater than two blocks of the most rows.
 const MOST_ROWS: usize = 30;
 
 #[test]
@@ -115,7 +115,7 @@ fn panels_are_of_whole_vectors_and_about_equal() {
     }
 }
 
-/// Sweeps one row and one column over a single run.
+/// Computes a product of one row and one column with a single run.
 fn sweep_of(run: StepRun) {
     let left = LeftMatrix { data: &[0.0; 4], rows: &[0], runs: &[run], step: 1, prefetch: Prefetch::Nothing };
     let mut destination = Destination { data: &mut [0.0; 1], rows: &[0], width: 1, add: false };

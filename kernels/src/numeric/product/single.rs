@@ -15,13 +15,14 @@ use std::ops::Range;
 /// The maximum number of rows of the left factor per sweep.
 const ROWS: usize = 252;
 
-/// The divisor of the number of rows per sweep, so that blocks of the widest panels are full.
+/// The number of rows per sweep is a multiple of this number, so that all blocks of the widest panels are full.
 const WHOLE_ROWS: usize = 12;
 
-/// Rows per sweep if the right factor stays in the second-level cache: the destination then spans few pages.
+/// Rows per sweep if the right factor stays in the second-level cache: so few that they lie on few pages of the output.
 const NEAR_ROWS: usize = 24;
 
-/// The maximum number of rows of the left factor for which the right factor is read in place: two blocks.
+/// The maximum number of rows of the left factor with which the right factor is read in place instead of being packed:
+/// two blocks.
 const FEW_ROWS: usize = 12;
 
 /// The maximum number of columns of a product that may be computed as its transpose. The columns must also be fewer
@@ -65,7 +66,7 @@ pub(super) fn product(
     }
 }
 
-/// Computes the transpose of the product and transposes it into `out`.
+/// Computes the transpose of the product, and then transposes the result into `out`.
 ///
 /// # Errors
 /// `ResourceExhausted` if the memory for the panels cannot be allocated.
@@ -151,7 +152,7 @@ fn fill(
     }
 }
 
-/// A product in register blocks: the left factor and the destination's layout.
+/// A product computed in register blocks: the left factor, and the distance `stride` between the output's rows.
 struct BlockedProduct<'a> {
     stride: usize,
     a: &'a Matrix<'a, f32>,
@@ -163,14 +164,14 @@ impl<'a> BlockedProduct<'a> {
         BlockedProduct { stride, a, accumulate }
     }
 
-    /// Returns whether [`BlockedProduct::read_in_place`] should compute the product: too few rows use the right
-    /// factor for panels to pay.
+    /// Returns whether [`BlockedProduct::read_in_place`] should compute the product: the left factor has so few rows
+    /// that packing the right factor into panels would cost more than it saves.
     fn is_read_in_place(&self, b: &Matrix<'_, f32>) -> bool {
         let is_whole = b.columns.is_multiple_of(Registers::get().lanes);
         self.a.rows <= FEW_ROWS && b.column_stride == 1 && is_whole
     }
 
-    /// Computes the whole product on this thread, and reads the right factor in place. The factor's width must be a
+    /// Computes the whole product on the calling thread without packing the right factor. The factor's width must be a
     /// whole number of vectors.
     fn read_in_place(&self, out: &mut [f32], b: &Matrix<'_, f32>) {
         let registers = Registers::get();
@@ -188,13 +189,14 @@ impl<'a> BlockedProduct<'a> {
         }
     }
 
-    /// Computes the whole product on this thread, and packs each panel just before its only use.
+    /// Computes the whole product on the calling thread; each panel of the right factor is packed just before its only
+    /// use.
     fn pack_and_use(&self, out: &mut [f32], b: &Matrix<'_, f32>) -> Result<()> {
         let (mut panels, mut copy) = (Panels::new(), Vec::new());
         let each =
             Registers::get().whole_vectors(b.columns.div_ceil(b.columns.div_ceil(columns_at_a_time())));
         let places: Vec<usize> = (0..self.a.rows).map(|i| i * self.stride).collect();
-        // The first panels are the largest, so later panels reuse their memory.
+        // The first panels are the largest, so later panels need no more memory.
         for steps in cut(self.a.columns, STEPS) {
             let factor = Factor::new(self.a, 0, self.a.rows, steps.clone(), &mut copy);
             for column in (0..b.columns).step_by(each) {
@@ -214,8 +216,8 @@ impl<'a> BlockedProduct<'a> {
     /// Computes the whole product with packed panels, in groups of rows.
     fn with_panels(&self, out: &mut [f32], panels: &Panels, threads: Threads) {
         let out = &mut out[..extent(self.a.rows, self.stride) + panels.columns()];
-        // All panels write to the same rows. If the panels stay in the second-level cache, few rows at a time keep
-        // these rows on few pages.
+        // Each panel writes to all rows of a group. If the panels stay in the second-level cache, the groups are small,
+        // so that their rows lie on few pages.
         let is_near = panels.columns() > Registers::get().columns
             && fits_second_level_cache(panels.steps(), panels.columns());
         let most = if is_near { NEAR_ROWS } else { rows_at_a_time() };
@@ -249,7 +251,7 @@ impl<'a> BlockedProduct<'a> {
     }
 }
 
-/// The rows and steps of the left factor that a sweep uses.
+/// The rows and steps of the left factor that a sweep uses, read in place or from a copy.
 struct Factor<'a> {
     data: &'a [f32],
     rows: Vec<usize>,
@@ -267,8 +269,8 @@ impl<'a> Factor<'a> {
     ) -> Factor<'a> {
         let from = &a.data[first * a.row_stride + steps.start * a.column_stride..];
         let len = steps.len();
-        // A transposed matrix is copied more often: each step of a few neighbouring rows is another cache line, which
-        // the next rows need again.
+        // A transposed matrix is copied in more cases: each step of a few neighbouring rows is in another cache line,
+        // which the next rows read again.
         let is_copied = if a.column_stride == 1 {
             cpu_cache::rows_alias(a.row_stride * size_of::<f32>())
         } else {
@@ -303,8 +305,8 @@ impl<'a> Factor<'a> {
     }
 }
 
-/// Copies `count` lines of `len` elements that begin `stride` apart, to lines that do not fall into the same cache
-/// sets.
+/// Copies `count` lines of `len` elements, whose starts are `stride` apart, to lines that do not fall into the same
+/// sets of the cache.
 fn copy_lines(from: &[f32], stride: usize, count: usize, len: usize, copy: &mut Vec<f32>) {
     copy.resize(count * (len + FLOATS_PER_LINE), 0.0);
     for (to, from) in copy.chunks_exact_mut(len + FLOATS_PER_LINE).zip(from.chunks(stride)) {

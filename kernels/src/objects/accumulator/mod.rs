@@ -1,5 +1,5 @@
-//! Gradient accumulators: collect the gradients of several replicas, and return their mean or sum once enough have
-//! been applied. Gradients of a step before the accumulator's step are dropped and counted.
+//! Gradient accumulators, which collect the gradients of several replicas and return their mean or sum once enough
+//! gradients have been applied. Gradients of a step before the accumulator's step are dropped and counted.
 
 mod replica;
 mod sparse;
@@ -19,7 +19,7 @@ use sparse::SparseSum;
 use std::fmt;
 use std::sync::Arc;
 
-/// The way in which an accumulator combines the applied gradients.
+/// The way in which an accumulator combines the applied gradients: their mean or their sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     Mean,
@@ -37,14 +37,14 @@ impl Reduction {
     }
 }
 
-/// A gradient that is added to an accumulator or taken from it.
+/// A gradient that is added to an accumulator or taken from it, dense or sparse.
 #[derive(Clone, Debug)]
 pub enum Gradient {
     Dense(Tensor),
     Sparse(SparseGradient),
 }
 
-/// A resource that accumulates gradients.
+/// A resource that accumulates the gradients of a variable from several replicas.
 pub struct Accumulator {
     name: Arc<str>,
     dtype: DType,
@@ -59,7 +59,7 @@ pub struct Accumulator {
 struct AccumulatorContents {
     /// The accumulator's global step; gradients of earlier steps are stale.
     step: i64,
-    /// Number of gradients in the sum.
+    /// Number of gradients in the sum, applied since the last take.
     count: usize,
     sum: Option<Sum>,
     /// Number of stale gradients dropped.
@@ -81,7 +81,7 @@ impl Resource for Accumulator {
 }
 
 impl Accumulator {
-    /// Returns an empty accumulator at step 0.
+    /// Returns an accumulator at step 0 to which no gradient has been applied.
     pub fn new(
         name: Arc<str>,
         dtype: DType,
@@ -99,7 +99,8 @@ impl Accumulator {
         }
     }
 
-    /// Checks that the accumulator takes gradients of this dtype, and sparse ones if `is_sparse`, otherwise dense ones.
+    /// Checks that the accumulator takes gradients of dtype `dtype`, sparse ones if `is_sparse` and dense ones
+    /// otherwise.
     ///
     /// # Errors
     /// `InvalidArgument` if it takes gradients of another dtype, or dense instead of sparse ones or the reverse.
@@ -125,13 +126,13 @@ impl Accumulator {
         self.waiting.look(|state| state.dropped)
     }
 
-    /// Sets the accumulator's step.
+    /// Sets the accumulator's global step; gradients of earlier steps that are applied later are dropped.
     pub fn set_global_step(&self, step: i64) {
         self.waiting.with(|state| state.step = step);
     }
 
-    /// Adds a gradient to the sum, in the order of the calls. A gradient computed at a step before the accumulator's
-    /// is dropped.
+    /// Adds a gradient to the sum, in the order of the calls. The gradient is dropped if `local_step` is before the
+    /// accumulator's step.
     pub fn apply(&self, local_step: i64, gradient: Gradient) -> Result<()> {
         if matches!(gradient, Gradient::Sparse(_)) != self.is_sparse {
             device::invalid!("Accumulator {} takes no gradients of this form", self.name);

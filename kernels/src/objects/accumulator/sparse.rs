@@ -12,7 +12,7 @@ use graph::{PartialShape, Shape, Tensor};
 pub struct SparseGradient {
     /// `int64` vector of row indices.
     pub indices: Tensor,
-    /// The rows, one per index.
+    /// The rows of the gradient, one per index.
     pub values: Tensor,
     /// `int64` shape of the whole gradient, -1 for an unknown dimension; `None` if an applied gradient has no shape.
     pub shape: Option<Tensor>,
@@ -113,7 +113,8 @@ fn check(sum: Option<&SparseSum>, gradient: &SparseGradient, declared: &PartialS
     Ok(indices)
 }
 
-/// The sources of a row of a merged sum: its position in the old sum and in the gradient; `None` where it is absent.
+/// The sources of a row of a merged sum: its position among the rows of the old sum and among the rows of the gradient;
+/// `None` if the old sum or the gradient lacks the row.
 type MergedRow = (Option<usize>, Option<usize>);
 
 /// Merges the rows of `sum` with the rows `values` of a gradient by ascending index, and adds two rows of equal index.
@@ -141,8 +142,8 @@ fn merge(sum: &SparseSum, indices: &[i64], values: &Tensor) -> Result<SparseSum>
     Ok(SparseSum { indices: merged_indices, values, counts })
 }
 
-/// Returns a tensor of the merged rows, each a row of `old`, a row of `new`, or the sum of a row of `old` and one of
-/// `new`.
+/// Returns a tensor of the merged rows; each is a row of `old`, a row of `new`, or the sum of a row of `old` and a row
+/// of `new`.
 fn add_rows<T: Stored>(old: &Tensor, new: &Tensor, rows: &[MergedRow], shape: Shape) -> Result<Tensor> {
     let size: usize = shape[1..].iter().product();
     let (old, new) = (old.values::<T>()?, new.values::<T>()?);
@@ -163,7 +164,7 @@ fn add_rows<T: Stored>(old: &Tensor, new: &Tensor, rows: &[MergedRow], shape: Sh
     Ok(Tensor::from_slice(&merged, shape)?)
 }
 
-/// Divides each row of `values` by the item of `counts` for the row.
+/// Divides each row of `values` by the count in `counts` that has the row's position.
 fn divide_rows<T: Stored>(values: &mut Tensor, counts: &[usize]) -> Result<()> {
     let size: usize = values.shape()[1..].iter().product();
     for (row, &count) in values.values_mut::<T>()?.chunks_exact_mut(size.max(1)).zip(counts) {
@@ -173,7 +174,7 @@ fn divide_rows<T: Stored>(values: &mut Tensor, counts: &[usize]) -> Result<()> {
 }
 
 impl SparseSum {
-    /// Returns the sum or the mean of the gradients; `declared` is the accumulator's shape.
+    /// Returns the sum or the mean of the applied gradients; `declared` is the accumulator's shape.
     pub(super) fn finish(mut self, reduction: Reduction, declared: &PartialShape) -> Result<SparseGradient> {
         if reduction == Reduction::Mean {
             dispatch!(float, self.values.dtype(), T => divide_rows::<T>(&mut self.values, &self.counts))?;

@@ -27,8 +27,8 @@ pub(crate) fn dataset_kernel(
     })
 }
 
-/// Sets output 0 to a variant of the dataset, whose nesting depth counts the kernel's inputs, because the dataset may
-/// hold them.
+/// Sets output 0 to a variant of the dataset. The nesting depth of the variant counts the kernel's inputs, because the
+/// dataset may contain them.
 fn output(ctx: &mut KernelContext<'_>, dataset: Arc<Dataset>) -> Result<()> {
     let variant = DatasetVariant::tensor(dataset, ctx.inputs_from(0)?)?;
     ctx.set_output(0, variant);
@@ -40,7 +40,7 @@ pub(crate) fn dataset(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<Dataset>>
     DatasetVariant::of(ctx.input(i)?)
 }
 
-/// Returns input `i`, which must have one element.
+/// Returns the tensor in input `i`, which must have one element; `name` is the input's name in messages.
 fn scalar<'a>(ctx: &'a KernelContext<'_>, i: usize, name: &str) -> Result<&'a Tensor> {
     let tensor = ctx.input(i)?;
     if tensor.num_elements() != 1 {
@@ -87,7 +87,7 @@ pub(crate) fn captured(
     Ok(CapturedFunction { function: function.clone(), arguments: tensors(ctx, inputs)? })
 }
 
-/// Returns the number of types in a list attribute.
+/// Returns the number of dtypes in the list attribute `attr`.
 pub(crate) fn count(init: &KernelInit<'_>, attr: &str) -> Result<usize> {
     Ok(init.attr::<Vec<DType>>(attr)?.len())
 }

@@ -8,7 +8,7 @@ use device::Result;
 use graph::PartialShape;
 use std::sync::Arc;
 
-/// Returns the number of batches of `size` elements that `input` elements give.
+/// Returns the number of batches of `size` elements that a dataset of `input` elements gives.
 pub(super) fn batches(input: Cardinality, size: i64, drop_remainder: bool) -> Cardinality {
     match input {
         n @ (INFINITE | UNKNOWN) => n,
@@ -16,7 +16,7 @@ pub(super) fn batches(input: Cardinality, size: i64, drop_remainder: bool) -> Ca
     }
 }
 
-/// Returns the batch size as `usize`.
+/// Returns the batch size as a `usize`.
 ///
 /// # Errors
 /// `InvalidArgument` unless it is positive.
@@ -27,8 +27,8 @@ pub(super) fn batch_size(size: i64) -> Result<usize> {
     }
 }
 
-/// Returns the spec of batches of elements of `spec`. The batch dimension is `size` if `is_exact`, which means that
-/// every batch is full, and unknown otherwise.
+/// Returns the spec of batches of elements of `spec`. The batch dimension is `size` if `is_exact` (every batch is
+/// full), and unknown otherwise.
 pub(super) fn batched(spec: &ElementSpec, size: usize, is_exact: bool) -> ElementSpec {
     let with_batch = |shape: &PartialShape| match shape.dims() {
         Some(dims) => {
@@ -56,7 +56,7 @@ pub(super) fn collect(
     Ok(elements)
 }
 
-/// Stacks the elements into one: each component becomes a tensor with the batch as its first dimension.
+/// Stacks several elements into one element: each component becomes a tensor with the batch as its first dimension.
 pub(super) fn stack_elements(elements: &[Element]) -> Result<Element> {
     let components = elements.first().map_or(0, Vec::len);
     if elements.iter().any(|e| e.len() != components) {
@@ -65,8 +65,8 @@ pub(super) fn stack_elements(elements: &[Element]) -> Result<Element> {
     (0..components).map(|c| stack(&elements.iter().map(|e| &e[c]).collect::<Vec<_>>(), c)).collect()
 }
 
-/// Returns the dataset of batches of `size` elements. `ahead` is the number of batches prefetched by a thread: `None`
-/// prefetches no batch, and -1 lets the number grow to 16.
+/// Returns the dataset of batches of `size` elements. A thread prefetches `ahead` batches: no batch if it is `None`; if
+/// it is -1, the number grows to 16.
 pub(crate) fn batch(
     input: Arc<Dataset>,
     size: i64,
@@ -104,7 +104,7 @@ pub(crate) fn batch(
     })
 }
 
-/// Returns the dataset of the rows of each element: component tensors are split along their first dimension.
+/// Returns the dataset of the rows of each input element: the component tensors are split along their first dimension.
 pub(crate) fn unbatch(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     let mut spec = input.spec.clone();
     let mut rows = None;

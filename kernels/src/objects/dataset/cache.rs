@@ -1,4 +1,4 @@
-//! Caching in memory: the elements of the first complete pass are stored, and later passes read them.
+//! Caching in memory: the elements of the first complete iteration are stored, and later iterations read them.
 
 use super::transform::{dataset, from_fn};
 use super::{Dataset, DatasetIterator, Element, PerPipeline, Pipeline, Pull};
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
-/// The elements of a dataset; `None` until a pass has reached the end of the input.
+/// The cached elements of a dataset; `None` until an iterator has read the input to its end.
 #[derive(Default)]
 pub(crate) struct MemoryCache(Mutex<Option<Arc<Vec<Element>>>>);
 
@@ -17,12 +17,12 @@ impl fmt::Debug for MemoryCache {
     }
 }
 
-/// The owner of a dataset's cache.
+/// The owner of the cache of a cached dataset: the dataset itself or a cache resource.
 #[derive(Debug)]
 pub(crate) enum CacheSource {
     /// A cache for each pipeline in which the dataset is iterated.
     Own(PerPipeline<MemoryCache>),
-    /// The cache of a cache resource, which all iterators share.
+    /// The cache of a cache resource; all iterators of the dataset share it.
     Shared(Arc<MemoryCache>),
 }
 
@@ -35,7 +35,7 @@ impl CacheSource {
     }
 }
 
-/// Returns the dataset of the input's elements, cached in memory after the first complete pass.
+/// Returns the dataset of the input's elements, which are cached in memory after the first complete iteration.
 pub(crate) fn cache(input: Arc<Dataset>, caches: CacheSource) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("MemoryCache", input.spec.clone(), input.cardinality, &[&input], move |ctx| {
@@ -43,8 +43,8 @@ pub(crate) fn cache(input: Arc<Dataset>, caches: CacheSource) -> Result<Arc<Data
         let (inner, ctx) = (inner.clone(), ctx.clone());
         let mut pass: Option<CachePass> = None;
         from_fn(move |pull| {
-            // The iterator chooses between reading and filling the cache at its first element, because another iterator
-            // may have filled the cache since this iterator was made.
+            // The iterator chooses between reading and filling the cache at its first pull, because another iterator
+            // may have filled the cache after this iterator was made.
             let pass = match &mut pass {
                 Some(pass) => pass,
                 None => {
@@ -60,9 +60,9 @@ pub(crate) fn cache(input: Arc<Dataset>, caches: CacheSource) -> Result<Arc<Data
     })
 }
 
-/// One pass of an iterator over a cached dataset.
+/// An iteration over a cached dataset, which reads the cache or fills it.
 enum CachePass {
-    /// Reads the cached elements, from the given index on.
+    /// Reads the cached elements; the number is the index of the next element.
     Reads(Arc<Vec<Element>>, usize),
     /// Reads the input and collects its elements for the cache.
     Fills(Box<dyn DatasetIterator>, Vec<Element>),

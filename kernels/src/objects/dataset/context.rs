@@ -1,4 +1,4 @@
-//! The state that iterators get when they are made (the pipeline and the position in it) and for each pull (the
+//! The data that iterators get when they are made (their pipeline and their position in it) and in each pull (the
 //! cancellation).
 
 use super::function::ElementFunction;
@@ -9,15 +9,16 @@ use rustc_hash::FxHashMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// State shared by all iterators under one root iterator, dropped with it: function instances, whose kernels keep
-/// state between elements, and through [`PerPipeline`] the state that datasets keep between epochs.
+/// The state shared by all iterators under one root iterator: function instances, whose kernels keep state between
+/// elements, and through [`PerPipeline`] the state that datasets keep between epochs. It is dropped with the root
+/// iterator.
 #[derive(Debug, Default)]
 pub(crate) struct Pipeline {
     functions: Mutex<FxHashMap<usize, FunctionEntry>>,
 }
 
-/// A function and its instance. The function is held so that no other function gets its address, which is the map's
-/// key.
+/// A function and its instance in a pipeline. The entry keeps the function alive, because its address is the map's key
+/// and must not be reused by another function.
 type FunctionEntry = (Arc<dyn ElementFunction>, Arc<dyn ElementFunction>);
 
 impl Pipeline {
@@ -27,15 +28,15 @@ impl Pipeline {
         if let Some((_, instance)) = self.functions.lock().get(&address) {
             return Ok(instance.clone());
         }
-        // The instance is created without the lock, because that may take long and other iterators of the pipeline
-        // need the lock. If two threads create an instance, both use the first one stored.
+        // The instance is created without the lock, because creating it may take long and other iterators of the
+        // pipeline need the lock. If two threads create an instance, both use the instance that was stored first.
         let made = function.instance()?;
         let mut functions = self.functions.lock();
         Ok(functions.entry(address).or_insert_with(|| (function.clone(), made)).1.clone())
     }
 }
 
-/// A value of a dataset for each pipeline in which the dataset is iterated.
+/// A separate value of a dataset for each pipeline in which the dataset is iterated.
 pub(crate) struct PerPipeline<T>(Mutex<Vec<(Weak<Pipeline>, Arc<T>)>>);
 
 impl<T> Default for PerPipeline<T> {
@@ -79,11 +80,12 @@ pub(crate) struct IteratorContext {
     /// For each containing dataset with several inputs, the index of the input in which the iterator is, outermost
     /// first.
     path: DatasetPath,
-    /// True inside a dataset that a function returned for an element; the path does not distinguish such datasets.
+    /// True inside a dataset that a function returned for an element; `path` does not distinguish the datasets that one
+    /// function returned.
     is_in_element: bool,
-    /// Number of containing iterators.
+    /// Number of iterators that contain the iterator.
     depth: usize,
-    /// True if parallel transformations keep the order of elements, unless a dataset sets its own value.
+    /// True if parallel transformations keep the order of elements; a dataset may override the value.
     pub(crate) deterministic: bool,
 }
 
@@ -100,7 +102,7 @@ impl IteratorContext {
         }
     }
 
-    /// Returns the context of the inputs of an iterator over a dataset with this name.
+    /// Returns the context of the inputs of an iterator over a dataset named `name`.
     pub(crate) fn within(&self, name: &str) -> IteratorContext {
         IteratorContext { prefix: format!("{}::{name}", self.prefix), depth: self.depth + 1, ..self.clone() }
     }
@@ -113,17 +115,18 @@ impl IteratorContext {
         IteratorContext { path: self.path.iter().copied().chain([i]).collect(), ..self.clone() }
     }
 
-    /// Returns the context of the dataset that a function returned for element `at`.
+    /// Returns the context of the dataset that a function returned for an element; `at` names the element in messages,
+    /// for example by its index.
     pub(crate) fn element(&self, at: impl fmt::Display) -> IteratorContext {
         IteratorContext { is_in_element: true, ..self.within(&format!("[{at}]")) }
     }
 
-    /// Returns the path of the dataset in its pipeline.
+    /// Returns the path from the root of the pipeline to the dataset.
     pub(crate) fn path(&self) -> &DatasetPath {
         &self.path
     }
 
-    /// Returns the pipeline.
+    /// Returns the pipeline to which the iterator belongs.
     pub(crate) fn pipeline(&self) -> &Arc<Pipeline> {
         &self.pipeline
     }
@@ -133,13 +136,13 @@ impl IteratorContext {
         &self.prefix
     }
 
-    /// Returns the number of containing iterators.
+    /// Returns the number of iterators that contain the iterator.
     pub(crate) fn depth(&self) -> usize {
         self.depth
     }
 }
 
-/// A request for one element, which `cancellation` can end.
+/// A request for the next element of an iterator, which `cancellation` can end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pull {
     pub(crate) cancellation: Arc<Cancellation>,

@@ -16,12 +16,13 @@ pub(crate) struct Csv {
     pub(crate) has_quotes: bool,
     /// True if the first record of each file is a header.
     pub(crate) has_header: bool,
-    /// Text that, like an empty field, stands for a missing value.
+    /// Text that means a missing value, in addition to the empty text.
     pub(crate) missing: Bytes,
     pub(crate) columns: Columns,
     /// Default of each selected column, with the column's dtype; an empty tensor makes the column required.
     pub(crate) defaults: Vec<Tensor>,
-    /// Parses a field as a scalar of a dtype; returns `None` if the text is not valid for it.
+    /// A function that parses a field as a scalar of a dtype, and returns `None` if the text is not valid for the
+    /// dtype.
     pub(crate) parse: fn(&Bytes, DType) -> Option<Tensor>,
 }
 
@@ -74,13 +75,13 @@ pub(crate) fn csv(files: Files, csv: Csv, spec: ElementSpec) -> Result<Arc<Datas
 /// The separator that ended a field.
 #[derive(PartialEq, Eq)]
 enum Separator {
-    /// The delimiter: another field follows.
+    /// The delimiter, after which another field of the record follows.
     Field,
     /// A line end or the end of the file.
     Record,
 }
 
-/// The values of the selected fields of one record, and the first error found in it.
+/// The values of the selected fields of a record, and the first error found in the record.
 struct RecordValues<'a> {
     csv: &'a Csv,
     values: Vec<Tensor>,
@@ -125,7 +126,7 @@ impl Csv {
         Ok(nothing.read_record(source)?.map(|header| header.map(|_| ())))
     }
 
-    /// Reads the next record: its values or the error in it; returns `None` at the end of the file.
+    /// Reads the next record and returns its values or the error in the record; returns `None` at the end of the file.
     ///
     /// # Errors
     /// The errors of reading the file, and `InvalidArgument` if the file ends within quotes.
@@ -159,7 +160,8 @@ impl Csv {
         Ok(Some(record.error.map_or(Ok(record.values), Err)))
     }
 
-    /// Returns the kind of separator of `byte`, which follows a field; `None` if `byte` is no separator.
+    /// Returns the kind of separator that `byte`, the first byte after a field, begins; `None` if it begins no
+    /// separator.
     fn separator(&self, byte: u8) -> Option<Separator> {
         match byte {
             b'\n' | b'\r' => Some(Separator::Record),
@@ -168,7 +170,7 @@ impl Csv {
         }
     }
 
-    /// Consumes the separator after a field; a CR LF pair is one separator.
+    /// Consumes the separator after a field, which begins with `byte`; a CR LF pair is one separator.
     fn consume_separator(source: &mut Source, byte: u8) -> Result<()> {
         source.consume(1);
         if byte == b'\r' && source.peek()?.first() == Some(&b'\n') {

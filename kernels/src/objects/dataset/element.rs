@@ -1,4 +1,4 @@
-//! Splitting tensors along the first dimension, and joining them along it.
+//! Functions that split tensors along the first dimension, and that join tensors along it.
 
 use bytes::Bytes;
 use device::{Error, Result};
@@ -85,7 +85,7 @@ pub(crate) fn stack(tensors: &[&Tensor], component: usize) -> Result<Tensor> {
     join(tensors, first.dtype(), stacked(tensors.len(), first.shape())?)
 }
 
-/// Returns a tensor of `shape` with the elements of all tensors, one tensor after the other.
+/// Returns a tensor of shape `shape` with the elements of all `tensors`, one tensor after the other.
 fn join(tensors: &[&Tensor], dtype: DType, shape: Shape) -> Result<Tensor> {
     Ok(match dtype {
         DType::String => {
@@ -123,8 +123,8 @@ fn join(tensors: &[&Tensor], dtype: DType, shape: Shape) -> Result<Tensor> {
     })
 }
 
-/// Stacks the tensors along a new first dimension after padding each at its end to shape `row` with the scalar
-/// `padding`.
+/// Pads each tensor at the end of each dimension to shape `row` with the scalar `padding`, and stacks the tensors along
+/// a new first dimension.
 ///
 /// # Errors
 /// `DataLoss` if a tensor is larger than `row`.

@@ -29,20 +29,20 @@ impl Files {
     }
 }
 
-/// Reads the next string of an open file; returns `None` at the end of the file.
+/// A function that returns the next string of an open file, or `None` at the end of the file.
 type ReadFn = Box<dyn FnMut() -> Result<Option<Bytes>> + Send>;
 
-/// The file with which a dataset continues after an error within a file.
+/// The file with which a dataset continues after an error in a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ErrorPolicy {
-    /// Reading continues in the file that had the error.
+    /// The file in which the error occurred.
     SameFile,
-    /// Reading continues with the file after the one that had the error.
+    /// The file after the one in which the error occurred.
     NextFile,
 }
 
 /// Returns a dataset of the strings in the files, one file after the other. `open` gets the index and the path of a
-/// file and returns its reader. If a file cannot be opened, the next pull tries the same file again.
+/// file and returns the function that reads it. If a file cannot be opened, the next pull tries the same file again.
 fn string_dataset(
     name: &'static str,
     files: Files,
@@ -122,7 +122,8 @@ pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<
             if record.is_some() {
                 read += 1;
             } else if reader.excess() != 0 {
-                // The length of a compressed file's content is known only after reading it, so it is checked here.
+                // The length of a compressed file's content is known only after reading it, so the length is checked at
+                // the end.
                 let body = read.saturating_mul(format.record).saturating_add(reader.excess());
                 return Err(Error::new(Code::DataLoss, uneven_message(format, &path, body.into())));
             }
@@ -131,8 +132,8 @@ pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<
     })
 }
 
-/// Returns the message for a file whose body is not a whole number of records. `body` is negative if the file is
-/// shorter than header and footer.
+/// Returns the error message for a file whose body, the part between header and footer, is not a whole number of
+/// records. `body` is the body's length in bytes, negative if the file is shorter than header and footer.
 fn uneven_message(format: FixedFormat, path: &Path, body: i128) -> String {
     let FixedFormat { header, record, footer, .. } = format;
     format!(

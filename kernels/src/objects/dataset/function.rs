@@ -1,4 +1,4 @@
-//! Functions that datasets apply to elements, with their captured arguments.
+//! Functions that datasets apply to elements, and their captured arguments.
 
 use super::prefetch_iterator::Monitor;
 use super::{Element, IteratorContext, Pull, on_device};
@@ -11,7 +11,7 @@ use graph::{Bool8, Code, DType, Tensor};
 use std::fmt;
 use std::sync::Arc;
 
-/// Callback of a function call, called once with the results.
+/// The callback of a function call, called once with the results or the error.
 pub(crate) type FunctionDone = Box<dyn FnOnce(Result<Element>) + Send>;
 
 /// A function that maps tensors to tensors.
@@ -20,7 +20,7 @@ pub(crate) trait ElementFunction: Send + Sync + fmt::Debug {
     /// cancels no other call.
     fn start(&self, cancellation: &Arc<Cancellation>, arguments: Element, done: FunctionDone);
 
-    /// Returns the same function with new kernel state.
+    /// Returns an instance of the same function whose kernels have new state.
     fn instance(&self) -> Result<Arc<dyn ElementFunction>>;
 }
 
@@ -48,7 +48,7 @@ impl ElementFunction for GraphFunction {
     }
 }
 
-/// A function with captured arguments, which follow the components of the element.
+/// A function with captured arguments, which are passed after the components of the element.
 #[derive(Clone, Debug)]
 pub(crate) struct CapturedFunction {
     pub(crate) function: Arc<dyn ElementFunction>,
@@ -66,7 +66,7 @@ impl CapturedFunction {
     }
 }
 
-/// The instance of a captured function that one iterator calls.
+/// The instance of a captured function for one iterator, which calls it.
 #[derive(Clone, Debug)]
 pub(crate) struct FunctionInstance {
     function: Arc<dyn ElementFunction>,
@@ -96,7 +96,7 @@ impl FunctionInstance {
         ended.wait(&pull.cancellation, Option::take)?
     }
 
-    /// Calls the function as a predicate and waits for its value.
+    /// Calls the function as a predicate and waits for the boolean that it returns.
     pub(crate) fn test(&self, pull: &Pull, element: Element) -> Result<bool> {
         predicate_value(&self.call(pull, element)?)
     }
@@ -115,8 +115,8 @@ pub(crate) fn predicate_value(results: &[Tensor]) -> Result<bool> {
     }
 }
 
-/// Converts the error of a function call into the result of a pull: `OutOfRange` ends the dataset, and any other
-/// error is returned.
+/// Converts the error of a function call into the result of a pull: `OutOfRange` ends the dataset, and any other error
+/// is returned.
 ///
 /// # Errors
 /// `InvalidArgument` for `OutOfRange` if `preserve_cardinality` promises that the dataset does not end before its
@@ -126,7 +126,7 @@ pub(crate) fn end_or_error(error: Error, preserve_cardinality: bool) -> Result<O
         return Err(error);
     }
     if preserve_cardinality {
-        // Ending here would give the dataset fewer elements than its input, contrary to the promise.
+        // Ending here would give the dataset fewer elements than its input, which `preserve_cardinality` excludes.
         device::invalid!("Function invocation produced OutOfRangeError: {error}");
     }
     Ok(None)
@@ -142,8 +142,8 @@ fn name_iterator(error: Error, prefix: &str) -> Error {
         )
     };
     match error {
-        // A derived error (cancellation) does not originate in the function, and a message with the prefix names its
-        // iterator already.
+        // A derived error (a cancellation) does not originate in the function, and a message that begins with
+        // [`FUNCTION_ERROR`] names its iterator already.
         Error::Derived(_) => error,
         Error::Node { code, node, message } if !message.starts_with(FUNCTION_ERROR) => {
             Error::Node { code, node, message: with_prefix(&message) }

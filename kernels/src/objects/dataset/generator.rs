@@ -1,4 +1,4 @@
-//! The generator dataset: elements come from a function until it reports the end.
+//! The generator dataset, whose elements a function returns one by one until it reports the end.
 
 use super::function::{CapturedFunction, FunctionInstance, end_or_error};
 use super::on_device::spec_of;
@@ -18,7 +18,7 @@ pub(crate) struct Generator {
 }
 
 impl Generator {
-    /// Returns the dataset of the generator.
+    /// Returns the dataset of the elements that `next` returns.
     pub(crate) fn dataset(self) -> Result<Arc<Dataset>> {
         Dataset::new(self.spec.clone(), UNKNOWN, &[], self)
     }
@@ -52,7 +52,7 @@ struct GeneratorIterator {
 enum GeneratorState {
     /// `init` has not been called.
     Uninitialized,
-    /// The results of `init`.
+    /// The state of the generator: the results of `init`.
     Initialized(Element),
     /// `finalize` has been started.
     Finalized,

@@ -1,4 +1,4 @@
-//! Grouping of elements by a key function: windows of each group, or one reduced element per group.
+//! Grouping of elements by a key function: a dataset of each window of a group, or of one reduced element per group.
 
 use super::function::CapturedFunction;
 use super::map::{checked_element, iterate_result};
@@ -10,7 +10,7 @@ use graph::{DType, Tensor};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Returns the integer in the results of a function that must return one `int64` scalar.
+/// Returns the integer in the results of a function, which must be one `int64` scalar.
 fn integer(results: &[Tensor], what: &str) -> Result<i64> {
     match results {
         [value] if value.dtype() == DType::Int64 && value.shape().rank() == 0 => Ok(value.item::<i64>()?),
@@ -73,7 +73,7 @@ pub(crate) fn group_by_window(
                         break;
                     }
                 }
-                // At the end of the input, the remaining elements of each group form a window.
+                // At the end of the input, the remaining elements of each group form a window, although it is not full.
                 let Some(group_key) = full.or_else(|| groups.keys().next().copied()) else { return Ok(None) };
                 let elements = groups.remove(&group_key).unwrap_or_default();
                 let held = elements.iter().flatten().cloned().collect::<Vec<_>>();
@@ -87,7 +87,8 @@ pub(crate) fn group_by_window(
     })
 }
 
-/// The four functions of a reduction by key.
+/// The four functions of a reduction by key, which map an element to its key, create the state of a group, update it,
+/// and convert it to a result.
 #[derive(Clone, Debug)]
 pub(crate) struct Reducer {
     pub(crate) key: CapturedFunction,
@@ -96,7 +97,7 @@ pub(crate) struct Reducer {
     pub(crate) finalize: CapturedFunction,
 }
 
-/// Returns the dataset with one reduced element per key, in ascending order of the keys.
+/// Returns the dataset of one reduced element per key, in ascending order of the keys.
 pub(crate) fn group_by_reducer(
     input: Arc<Dataset>,
     reducer: Reducer,

@@ -1,5 +1,5 @@
-//! Interleaving: takes blocks of elements in turn from a cycle of datasets. The parallel form prefetches each dataset
-//! of the cycle and returns the elements in the order of the sequential form.
+//! Interleaving: takes a block of elements from each dataset of a cycle in turn. The parallel form prefetches each
+//! dataset of the cycle and returns the elements in the order of the sequential form.
 
 use super::function::{CapturedFunction, FunctionInstance};
 use super::map::iterate_result;
@@ -14,18 +14,18 @@ use std::sync::Arc;
 pub(crate) struct Interleaving {
     /// Number of datasets in the cycle; -1 means the number of CPUs.
     pub(crate) cycle_length: i64,
-    /// Number of consecutive elements taken from a dataset.
+    /// Number of consecutive elements taken from a dataset before the next dataset of the cycle follows.
     pub(crate) block_length: i64,
-    /// The prefetching of the datasets; `None` for the sequential form.
+    /// The prefetching from the datasets of the cycle; `None` for the sequential form.
     pub(crate) ahead: Option<InterleavePrefetch>,
 }
 
-/// The prefetching of a parallel interleaving.
+/// The extent of prefetching in a parallel interleaving.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InterleavePrefetch {
-    /// Number of datasets that are prefetched; -1 means the whole cycle.
+    /// Number of datasets of the cycle that are prefetched; -1 means the whole cycle.
     pub(crate) datasets: i64,
-    /// Number of elements prefetched of each dataset.
+    /// Number of elements that are prefetched from each dataset.
     pub(crate) elements: i64,
 }
 
@@ -87,17 +87,19 @@ struct InterleaveIterator {
     input: Option<Box<dyn DatasetIterator>>,
     f: FunctionInstance,
     ctx: IteratorContext,
-    /// The dataset at each position of the cycle, `None` if it is closed; later positions have never had a dataset.
+    /// The dataset at each position of the cycle, `None` if it is closed; positions beyond the vector's length have
+    /// never had a dataset.
     current: Vec<Option<OpenDataset>>,
-    /// Number of open datasets.
+    /// Number of datasets of the cycle that are open.
     open: usize,
-    /// Number of open datasets that are prefetched.
+    /// Number of open datasets whose elements are prefetched.
     prefetched: usize,
-    /// Number of datasets opened so far.
+    /// Number of datasets opened so far, including closed ones.
     opened: usize,
-    /// Current position in the cycle.
+    /// The current position in the cycle.
     position: usize,
-    /// Number of elements taken from the current dataset in this block.
+    /// Number of consecutive elements taken from the dataset at the current position; at `block_length`, the next
+    /// position follows.
     in_block: i64,
 }
 
@@ -107,12 +109,12 @@ struct OpenDataset {
 }
 
 impl InterleaveIterator {
-    /// Moves to the next position in the cycle.
+    /// Moves to the next position in the cycle; after the last position, to the first.
     fn advance(&mut self) {
         self.in_block = 0;
         self.position += 1;
-        // Once the input has ended, positions that were never filled stay empty, so the cycle ends at the last filled
-        // one.
+        // After the end of the input, positions that were never filled stay empty, so the cycle ends at the last filled
+        // position.
         let end = if self.input.is_some() { self.cycle_length } else { self.current.len() };
         if self.position >= end {
             self.position = 0;
@@ -138,7 +140,8 @@ impl InterleaveIterator {
                 let elements = how.elements.max(self.how.block_length).max(1);
                 let limit = BufferLimit::Fixed(usize::try_from(elements).unwrap_or(usize::MAX));
                 let mut ahead = PrefetchIterator::new(iterator, limit);
-                // Prefetching starts now rather than at the first pull, so that it overlaps with the other datasets.
+                // Prefetching starts when the dataset is opened rather than at its first pull, so that it runs while
+                // elements of other datasets are taken.
                 ahead.start()?;
                 self.prefetched += 1;
                 OpenDataset { iterator: Box::new(ahead), is_prefetched: true }
@@ -163,7 +166,8 @@ impl InterleaveIterator {
 
 impl DatasetIterator for InterleaveIterator {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
-        // The parallel form opens the whole cycle before it waits for the first element.
+        // The parallel form opens all datasets of the cycle before it waits for the first element, so that they are
+        // prefetched at the same time.
         if self.how.ahead.is_some() && self.opened == 0 {
             while self.position < self.cycle_length && self.input.is_some() {
                 pull.check()?;

@@ -14,9 +14,9 @@ use std::sync::Arc;
 /// The callback of a request, called once with the next element, or with `None` at the end.
 pub(crate) type Delivery = Box<dyn FnOnce(Result<Option<Element>>) + Send>;
 
-/// An iterator shared by name between sessions. Requests are served one at a time, in the order of their arrival.
+/// An iterator that sessions share by name. Requests are served one at a time, in the order of their arrival.
 pub(crate) struct IteratorResource {
-    /// Spec that each dataset of this iterator must satisfy.
+    /// The spec that every dataset of the iterator must satisfy.
     pub(crate) spec: ElementSpec,
     state: Mutex<IteratorState>,
 }
@@ -24,8 +24,8 @@ pub(crate) struct IteratorResource {
 #[derive(Default)]
 struct IteratorState {
     current: CurrentIterator,
-    /// Number of calls of [`IteratorResource::set`]. The serving thread compares it before and after a pull, to drop an
-    /// iterator that was replaced meanwhile.
+    /// Number of calls of [`IteratorResource::set`]. The serving thread compares it before and after a pull, to drop
+    /// the iterator if another one has replaced it.
     generation: u64,
     /// Requests that have not been served.
     waiting: VecDeque<Request>,
@@ -38,7 +38,7 @@ struct IteratorState {
 enum CurrentIterator {
     #[default]
     Uninitialized,
-    /// The iterator, not in use.
+    /// The iterator, while no thread uses it.
     Idle(Box<dyn DatasetIterator>),
     /// The serving thread has taken the iterator.
     InUse,
@@ -73,7 +73,7 @@ impl IteratorResource {
             state.generation += 1;
             std::mem::replace(&mut state.current, CurrentIterator::Idle(iterator))
         };
-        // The old iterator is dropped after the lock is released, because dropping it may take long.
+        // The old iterator is dropped after the lock is released, because dropping an iterator may take long.
         drop(old);
         Ok(())
     }
@@ -99,7 +99,7 @@ impl IteratorResource {
                 let mut state = self.state.lock();
                 match state.waiting.iter_mut().find(|request| request.id == id) {
                     Some(request) => request.registration = Some(registration),
-                    // The serving thread has already taken the request.
+                    // The serving thread has already taken the request out of the queue.
                     None => {
                         drop(state);
                         cancellation.deregister(registration);
@@ -127,7 +127,7 @@ impl IteratorResource {
         }
     }
 
-    /// Removes a request from the queue; returns `None` if the serving thread has taken it.
+    /// Removes a waiting request from the queue; returns `None` if the serving thread has already taken it.
     fn withdraw(&self, id: u64) -> Option<Request> {
         let mut state = self.state.lock();
         let at = state.waiting.iter().position(|request| request.id == id)?;

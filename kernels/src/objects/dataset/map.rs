@@ -7,7 +7,7 @@ use device::Result;
 use graph::Tensor;
 use std::sync::Arc;
 
-/// Returns the element if it satisfies the spec.
+/// Returns the element unchanged if it satisfies the spec.
 ///
 /// # Errors
 /// `InvalidArgument` if its dtypes or shapes differ.
@@ -41,8 +41,8 @@ pub(crate) fn map(
     })
 }
 
-/// Returns the cardinality of a mapped dataset: unknown unless it is preserved, because the function may end the
-/// dataset.
+/// Returns the cardinality of a mapped dataset: the input's if `preserve_cardinality`, otherwise unknown, because the
+/// function may end the dataset.
 pub(super) fn mapped_cardinality(input: i64, preserve_cardinality: bool) -> i64 {
     if preserve_cardinality { input } else { UNKNOWN }
 }
@@ -83,7 +83,7 @@ pub(crate) fn filter_by_last_component(input: Arc<Dataset>, spec: ElementSpec) -
     })
 }
 
-/// Returns the dataset of the elements before the first one for which the predicate returns false.
+/// Returns the dataset of the input's elements before the first element for which the predicate returns false.
 pub(crate) fn take_while(input: Arc<Dataset>, predicate: CapturedFunction) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("TakeWhile", input.spec.clone(), UNKNOWN, &[&input], move |ctx| {
@@ -139,7 +139,7 @@ pub(crate) fn scan(
     })
 }
 
-/// Returns an iterator over the dataset that a function returned for element `at`.
+/// Returns an iterator over the dataset that a function returned for the element with index `at`.
 pub(super) fn iterate_result(
     results: &[Tensor],
     ctx: &IteratorContext,

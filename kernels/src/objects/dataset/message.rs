@@ -5,8 +5,8 @@ use checkpoint::proto::{Field, Fields, Writer};
 use graph::ResourceHandle;
 use std::sync::Arc;
 
-/// Returns the `deterministic` option of a serialised `Options` message: the inner `None` if it is not set, the outer
-/// `None` if the message is malformed.
+/// Returns the `deterministic` option of a serialised `Options` message. The inner value is `None` if the option is not
+/// set, and the outer value is `None` if the message is malformed.
 pub(crate) fn deterministic(options: &[u8]) -> Option<Option<bool>> {
     let mut found = None;
     for field in Fields::of(options) {
@@ -28,7 +28,7 @@ pub(crate) fn write_handle(handle: &ResourceHandle) -> Vec<u8> {
     out.finish()
 }
 
-/// Decodes a handle that [`write_handle`] encoded; returns `None` for other bytes.
+/// Decodes a handle that [`write_handle`] encoded; returns `None` if the bytes are not an encoded handle.
 pub(crate) fn read_handle(bytes: &[u8]) -> Option<ResourceHandle> {
     let mut handle = ResourceHandle {
         device: "".into(),

@@ -38,7 +38,8 @@ use std::sync::Arc;
 /// An element: one tensor per component, or [one variant](on_device) if any component is in device memory.
 pub(crate) type Element = Vec<Tensor>;
 
-/// The number of elements of a dataset; [`INFINITE`] and [`UNKNOWN`] have TensorFlow's values.
+/// The number of elements of a dataset, or one of the constants [`INFINITE`] and [`UNKNOWN`], whose values are
+/// TensorFlow's.
 pub(crate) type Cardinality = i64;
 
 /// The cardinality of a dataset that does not end.
@@ -61,7 +62,7 @@ pub(crate) struct ElementSpec {
 }
 
 impl ElementSpec {
-    /// Returns the spec of these dtypes and shapes.
+    /// Returns the spec of elements with these dtypes and shapes of components.
     ///
     /// # Errors
     /// `InvalidArgument` if the numbers of dtypes and shapes differ.
@@ -76,12 +77,12 @@ impl ElementSpec {
         Ok(ElementSpec { dtypes, shapes })
     }
 
-    /// Returns the spec of scalars of these dtypes.
+    /// Returns the spec of elements whose components are scalars of these dtypes.
     pub(crate) fn scalars(dtypes: &[DType]) -> ElementSpec {
         ElementSpec { dtypes: dtypes.to_vec(), shapes: vec![PartialShape::scalar(); dtypes.len()] }
     }
 
-    /// Returns the spec of one element.
+    /// Returns the spec that only elements with the dtypes and shapes of `element` satisfy.
     pub(crate) fn of(element: &[Tensor]) -> ElementSpec {
         ElementSpec {
             dtypes: element.iter().map(Tensor::dtype).collect(),
@@ -125,20 +126,20 @@ pub(crate) fn relaxed(a: &PartialShape, b: &PartialShape) -> PartialShape {
     }
 }
 
-/// The behaviour of one kind of dataset.
+/// The behaviour of one kind of dataset, for example of map datasets.
 pub(crate) trait DatasetKind: Send + Sync + fmt::Debug {
     /// Returns the kind's name for messages, for example "Map".
     fn name(&self) -> &'static str;
 
-    /// Returns a new iterator, positioned before the first element. The iterator reads its inputs only when an element
-    /// is requested.
+    /// Returns a new iterator, positioned before the first element. The iterator pulls no element of an input before an
+    /// element is requested from it.
     fn iterate(&self, ctx: &IteratorContext) -> Result<Box<dyn DatasetIterator>>;
 }
 
 /// An iterator over the elements of a dataset.
 pub(crate) trait DatasetIterator: Send {
     /// Waits for the next element, until `pull` is cancelled; returns `None` after the last element. After an error,
-    /// the next call continues with the element after the failed one, if there is one.
+    /// the next call continues with the element that follows the failed element, if there is one.
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>>;
 }
 
@@ -146,8 +147,7 @@ pub(crate) trait DatasetIterator: Send {
 pub(crate) struct Dataset {
     pub(crate) spec: ElementSpec,
     pub(crate) cardinality: Cardinality,
-    /// True or false if the client has set that parallel transformations keep the order of elements; `None` if it has
-    /// not.
+    /// The option that parallel transformations keep the order of elements; `None` if the client has not set it.
     pub(crate) deterministic: Option<bool>,
     depth: usize,
     size: usize,
@@ -197,12 +197,12 @@ impl Dataset {
         Ok(Arc::new(Dataset { spec, cardinality, deterministic, depth, size, kind }))
     }
 
-    /// Returns the name of the kind.
+    /// Returns the name of the dataset's kind for messages, for example "Map".
     pub(crate) fn name(&self) -> &'static str {
         self.kind.name()
     }
 
-    /// Returns an iterator over the dataset; `ctx` is the context of the iterator that will contain the new one.
+    /// Returns a new iterator over the dataset; `ctx` is the context of the iterator that will contain it.
     ///
     /// # Errors
     /// `InvalidArgument` if datasets that functions returned are nested too deep.
@@ -224,7 +224,7 @@ impl fmt::Debug for Dataset {
 #[derive(Clone, Debug)]
 pub(crate) struct DatasetVariant {
     dataset: Arc<Dataset>,
-    /// Nesting depth of datasets and variants, counting the inputs and the tensors held.
+    /// Nesting depth of datasets and variants, including the inputs of the dataset and the tensors that it holds.
     depth: usize,
 }
 
@@ -239,7 +239,7 @@ impl VariantObject for DatasetVariant {
 }
 
 impl DatasetVariant {
-    /// Returns a scalar tensor of the dataset. `held` has the tensors that the dataset holds: inputs, captured
+    /// Returns a scalar tensor that holds the dataset. `held` are the tensors that the dataset holds: inputs, captured
     /// arguments and elements.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// An iterator resource, shared by name between sessions, that deals elements to several shards.
 pub(crate) struct MultiDeviceIterator {
-    /// Spec that each dataset of this iterator must satisfy.
+    /// The spec that every dataset of the iterator must satisfy.
     pub(crate) spec: ElementSpec,
     shards: usize,
     current: Mutex<CurrentDataset>,
@@ -21,20 +21,22 @@ pub(crate) struct MultiDeviceIterator {
 /// The dataset that the iterator was last initialised with.
 #[derive(Default)]
 struct CurrentDataset {
-    /// Number of initialisations, which distinguishes requests for this dataset from those for an earlier one.
+    /// Number of initialisations, by which a request for the current dataset differs from requests for earlier
+    /// datasets.
     incarnation: i64,
     deal: Option<Arc<Monitor<DealState>>>,
 }
 
 /// Elements dealt to the shards, and the iterator over the elements not yet dealt.
 struct DealState {
-    /// For each shard, the elements that it has not taken; an error stands at the position where it occurred.
+    /// For each shard, the elements that have been dealt to it but not taken; an error is stored at the position where
+    /// it occurred.
     untaken: Vec<VecDeque<Result<Element>>>,
-    /// Maximum number of untaken elements per shard.
+    /// Maximum number of dealt but not taken elements per shard.
     max: usize,
-    /// Shard that gets the next element.
+    /// The shard that gets the next dealt element.
     next: usize,
-    /// Iterator over the elements not yet dealt; `None` while a thread pulls an element from it.
+    /// The iterator over the elements not yet dealt; `None` while a thread pulls an element from the iterator.
     rest: Option<Box<dyn DatasetIterator>>,
     /// Set when the dataset has ended or was replaced.
     is_over: bool,
@@ -56,8 +58,8 @@ impl MultiDeviceIterator {
         MultiDeviceIterator { spec, shards, current: Mutex::default() }
     }
 
-    /// Starts to deal the elements of `dataset`, with at most `max` untaken elements per shard. Returns the
-    /// incarnation id, which requests for these elements must pass.
+    /// Starts to deal the elements of `dataset`, with at most `max` untaken elements per shard. Returns the incarnation
+    /// id, which later requests for elements of `dataset` must pass.
     ///
     /// # Errors
     /// `InvalidArgument` if the dataset's elements are of other dtypes or shapes.
@@ -72,7 +74,7 @@ impl MultiDeviceIterator {
         current.incarnation += 1;
         let (old, incarnation) = (current.deal.replace(Monitor::new(deal)), current.incarnation);
         drop(current);
-        // Threads that wait for an element of the replaced dataset return its end.
+        // Threads that wait for an element of the replaced dataset get its end, `None`.
         if let Some(old) = old {
             old.change(|deal| deal.is_over = true);
         }
@@ -80,7 +82,7 @@ impl MultiDeviceIterator {
     }
 
     /// Waits for a shard's next element; returns `None` after the shard's last element. Elements of other shards that
-    /// precede it in the dataset are pulled and dealt during the wait.
+    /// come earlier in the dataset are pulled and dealt during the wait.
     ///
     /// # Errors
     /// `InvalidArgument` for a shard that does not exist, or for the incarnation id of a replaced dataset.
@@ -100,7 +102,8 @@ impl MultiDeviceIterator {
             let is_cancelled = pull.check();
             deal.change(|deal| {
                 deal.rest = Some(rest);
-                // The error of a cancelled pull is not dealt, because the pull ended before it took an element.
+                // The error of a cancelled pull is not dealt to a shard, because the pull ended before it took an
+                // element.
                 if is_cancelled.is_ok() || pulled.is_ok() {
                     deal.deal(pulled);
                 }
@@ -133,7 +136,7 @@ enum NextAction {
     Return(Result<Element>),
     /// Report the end of the dataset.
     End,
-    /// Pull an element from this iterator and deal it to its shard.
+    /// Pull an element from the given iterator and deal it to the next shard.
     PullNext(Box<dyn DatasetIterator>),
 }
 
@@ -192,7 +195,7 @@ mod tests {
         let taken: Vec<_> = (0..10).map(|i| next(&iterator, i % 2, 1)).collect::<Result<_>>()?;
         assert_eq!(taken[..7], [0, 1, 2, 3, 4, 5, 6].map(Some));
         assert_eq!(taken[7..], [None; 3]);
-        // Elements of the replaced dataset are no longer returned.
+        // The second dataset replaces the first: requests for elements of the first dataset fail.
         assert_eq!(iterator.set(&*numbers(2)?, 2)?, 2);
         let error = next(&iterator, 0, 1).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(error.contains("Invalid incarnation id. Provided: 1; Expected: 2"), "{error}");
@@ -217,7 +220,7 @@ mod tests {
         pull.cancellation.cancel(Error::new(Code::Cancelled, "enough"));
         let ended = waits.join().map_err(|_| Error::internal("the thread panicked"))?;
         assert_eq!(ended.err().map(|e| e.code()), Some(Code::Cancelled));
-        // No element was lost.
+        // The cancelled request has lost no element.
         assert_eq!((next(&iterator, 1, 1)?, next(&iterator, 0, 1)?), (Some(1), Some(4)));
         Ok(())
     }

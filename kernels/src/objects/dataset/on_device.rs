@@ -1,5 +1,5 @@
-//! Elements with components in device memory. Datasets pass elements on without reading them, so such an element
-//! travels as one variant that holds all components.
+//! Elements with components in device memory. Datasets pass elements on without reading them, so an element of this
+//! kind is represented by one variant that holds all components.
 
 use super::{Element, ElementSpec};
 use device::Device;
@@ -8,7 +8,7 @@ use device::value::{AnyTensor, Item, ListElement, Value};
 use graph::{DType, Tensor, VariantObject};
 use smallvec::{SmallVec, smallvec};
 
-/// The components of one element, at least one of which is in device memory.
+/// The components of an element of which at least one is in device memory.
 #[derive(Debug)]
 struct Components(Vec<AnyTensor>);
 

@@ -1,4 +1,4 @@
-//! Batches of elements of different shapes, each component padded to one shape.
+//! Batching of elements of different shapes: each component is padded to one shape.
 
 use super::batch::{batch_size, batches, collect};
 use super::element::stack_padded;
@@ -8,8 +8,8 @@ use device::Result;
 use graph::{PartialShape, Tensor};
 use std::sync::Arc;
 
-/// Returns the dataset of padded batches of `size` elements. A dimension that `shapes` leaves unknown becomes the
-/// largest one in the batch.
+/// Returns the dataset of padded batches of `size` elements. Each dimension that `shapes` leaves unknown gets the
+/// largest size of the dimension in the batch.
 pub(crate) fn padded_batch(
     input: Arc<Dataset>,
     size: i64,
@@ -72,7 +72,7 @@ pub(crate) fn padded_batch(
     })
 }
 
-/// Pads and stacks each component of a batch.
+/// Pads each component of the elements to its shape in `shapes`, with its scalar in `padding`, and stacks the elements.
 fn pad(elements: &[Element], shapes: &[PartialShape], padding: &[Tensor]) -> Result<Element> {
     let mut out = Element::new();
     for (i, (shape, padding)) in shapes.iter().zip(padding).enumerate() {

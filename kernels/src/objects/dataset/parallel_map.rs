@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub(crate) struct Parallelism {
     /// Maximum number of concurrent calls; -1 means the number of CPUs.
     pub(crate) calls: i64,
-    /// True to keep the order of elements; `None` uses the option of the whole pipeline.
+    /// True if the order of elements is kept; `None` uses the option of the whole pipeline.
     pub(crate) deterministic: Option<bool>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn map_and_batch(
     let mapped = mapped_cardinality(input.cardinality, preserve_cardinality);
     let cardinality = batches(mapped, size, drop_remainder);
     let is_exact = drop_remainder || mapped == INFINITE;
-    // If `spec` has shapes, it describes batches already.
+    // If `spec` has shapes, they are the shapes of batches already.
     let spec = if spec.shapes.is_empty() { batched(&spec, count, is_exact) } else { spec };
     dataset("MapAndBatch", spec, cardinality, &[&input], move |ctx| {
         let in_order = how.deterministic.unwrap_or(ctx.deterministic);
@@ -143,24 +143,24 @@ pub(crate) fn parallel_filter(
     })
 }
 
-/// Concurrent calls of a function, one for each element of an input.
+/// Concurrent calls of a function, one call for each element of an input, started by a thread.
 struct FunctionCalls {
     shared: Arc<Monitor<CallsState>>,
     cancellation: Arc<Cancellation>,
-    /// Maximum number of calls and results that are not yet consumed.
+    /// Maximum number of elements whose call is running or whose results have not been consumed.
     max: usize,
     in_order: bool,
     /// True if each result is the element followed by the function's results.
     keep_arguments: bool,
-    /// The input and the function, until the thread takes them.
+    /// The input and the function, before the first call of `next` moves them to the thread.
     unstarted: Option<(Box<dyn DatasetIterator>, FunctionInstance)>,
 }
 
 #[derive(Debug, Default)]
 struct CallsState {
-    /// For each unconsumed element, its id and the results of its call; `None` while the call runs.
+    /// For each unconsumed element, its id and the results of its call; `None` while the call is running.
     results: VecDeque<(u64, Option<Result<Element>>)>,
-    /// Id of the next element.
+    /// The id of the next element of the input.
     next: u64,
     /// Set when the input has ended.
     ended: bool,
@@ -183,9 +183,9 @@ impl FunctionCalls {
         }
     }
 
-    /// Waits for the results of the next call; returns `None` after the last.
+    /// Waits for the results of the next call; returns `None` after the last call.
     ///
-    /// The inner error is that of the call; the outer error is that of the pull.
+    /// The inner error is an error of the function call; the outer error is an error of the pull.
     fn next(&mut self, pull: &Pull) -> Result<Option<Result<Element>>> {
         if let Some((input, f)) = self.unstarted.take() {
             let (shared, max, keep) = (self.shared.clone(), self.max, self.keep_arguments);
@@ -213,8 +213,8 @@ impl Drop for FunctionCalls {
     }
 }
 
-/// Runs on the calling thread: pulls elements and starts a call for each, while there are fewer than `max` unconsumed
-/// results.
+/// The loop of the thread that starts calls: pulls elements and starts a call for each element, while there are fewer
+/// than `max` unconsumed results.
 fn start_calls(
     shared: &Arc<Monitor<CallsState>>,
     mut input: Box<dyn DatasetIterator>,

@@ -12,7 +12,7 @@ const MAX_BUFFER: usize = 512;
 #[derive(Debug)]
 pub(crate) struct Prefetch {
     input: Arc<Dataset>,
-    /// Buffer length in elements; `None` tunes it automatically.
+    /// Buffer length in elements; `None` tunes the length automatically.
     size: Option<usize>,
 }
 

@@ -1,5 +1,5 @@
-//! An iterator that a thread of its own runs ahead of the consumer, filling a buffer of limited length; and the
-//! monitor by which the thread and the consumer wait for each other.
+//! An iterator that a separate thread prefetches into a buffer of limited length, and the monitor by which the thread
+//! and the consumer wait for each other.
 
 use super::threads;
 use super::{DatasetIterator, Element, Pull};
@@ -12,7 +12,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// A value behind a mutex with a condition variable: threads change the value, and wait until it satisfies a
+/// A value behind a mutex, with a condition variable: threads change the value, and wait until the value satisfies a
 /// condition.
 #[derive(Debug, Default)]
 pub(super) struct Monitor<T> {
@@ -21,7 +21,7 @@ pub(super) struct Monitor<T> {
 }
 
 impl<T: Send + 'static> Monitor<T> {
-    /// Returns a monitor of `state`.
+    /// Returns a monitor whose value is `state`.
     pub(crate) fn new(state: T) -> Arc<Monitor<T>> {
         Arc::new(Monitor { state: Mutex::new(state), changed: Condvar::new() })
     }
@@ -48,7 +48,8 @@ impl<T: Send + 'static> Monitor<T> {
             return Ok(result);
         }
         let monitor = self.clone();
-        // The callback takes the lock, so it cannot run between the waiter's check and its wait: no wake-up is lost.
+        // The callback takes the lock, so it cannot run between a waiting thread's check and its wait, and no wake-up
+        // is lost.
         let registration = cancellation.register(move |_| monitor.change(|_| ()))?;
         let mut state = self.state.lock();
         let result = loop {
@@ -72,32 +73,32 @@ impl<T: Send + 'static> Monitor<T> {
 pub(super) enum BufferLimit {
     /// A constant length.
     Fixed(usize),
-    /// A length that starts at one element and doubles, up to this maximum, when the consumer finds the buffer empty
-    /// although it has been full since the last growth.
+    /// A length that starts at one element. It doubles, up to this maximum, when the consumer finds the buffer empty
+    /// although the buffer has been full since the last growth.
     Growing(usize),
 }
 
-/// An iterator that a thread of its own prefetches into a buffer. The thread starts at the first call of `next`, or
-/// at [`PrefetchIterator::start`]; dropping the iterator cancels the pull in progress.
+/// An iterator whose elements a separate thread prefetches into a buffer. The thread starts at the first call of
+/// `next`, or at [`PrefetchIterator::start`]; dropping the iterator cancels the pull in progress.
 pub(super) struct PrefetchIterator {
     shared: Arc<Monitor<Buffer>>,
     cancellation: Arc<Cancellation>,
-    /// The input, until the thread takes it.
+    /// The input, before the prefetching thread takes it.
     input: Option<Box<dyn DatasetIterator>>,
 }
 
 /// The elements between the prefetching thread and the consumer.
 #[derive(Debug)]
 struct Buffer {
-    /// Prefetched elements in input order; an error stands at the position where it occurred.
+    /// Prefetched elements in input order; an error is stored at the position where it occurred.
     elements: VecDeque<Result<Element>>,
-    /// Number of buffered elements at which the thread pauses.
+    /// Number of buffered elements at which the prefetching thread pauses.
     limit: usize,
     /// Largest value to which `limit` may grow.
     max_limit: usize,
     /// Set when the buffer has been full since the limit was last raised.
     was_full: bool,
-    /// Set when the thread has ended: no element follows the buffered ones.
+    /// Set when the prefetching thread has ended, so that no element follows the buffered ones.
     ended: bool,
 }
 
@@ -141,7 +142,7 @@ fn run_prefetch(shared: &Arc<Monitor<Buffer>>, mut input: Box<dyn DatasetIterato
                 Ok(Some(element)) => buffer.elements.push_back(Ok(element)),
                 Err(error) => buffer.elements.push_back(Err(error)),
             }
-            // After a panic the state of the input is undefined, so it is not called again.
+            // After a panic the state of the input is undefined, so the input is not called again.
             buffer.ended |= has_panicked;
             buffer.was_full |= buffer.elements.len() >= buffer.limit;
             buffer.ended

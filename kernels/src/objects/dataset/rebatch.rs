@@ -7,8 +7,8 @@ use device::Result;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Returns the dataset of the rows of all batches in new batches, whose sizes cycle through `sizes`. The last batch
-/// may be smaller; `drop_remainder` leaves it out.
+/// Returns the dataset that distributes the rows of all batches to new batches, whose sizes cycle through `sizes`. The
+/// last batch may be smaller; `drop_remainder` omits it.
 pub(crate) fn rebatch(
     input: Arc<Dataset>,
     sizes: &[i64],
@@ -40,7 +40,7 @@ pub(crate) fn rebatch(
     })
 }
 
-/// Returns the dataset in which each batch is split into `replicas` batches of equal size; the last ones may be
+/// Returns the dataset in which each batch is split into `replicas` batches of equal size; the last batches may be
 /// smaller or empty.
 pub(crate) fn split(input: Arc<Dataset>, replicas: i64, spec: ElementSpec) -> Result<Arc<Dataset>> {
     let Some(replicas) = usize::try_from(replicas).ok().filter(|&replicas| replicas > 0) else {
@@ -64,7 +64,7 @@ pub(crate) fn split(input: Arc<Dataset>, replicas: i64, spec: ElementSpec) -> Re
     })
 }
 
-/// The unconsumed rows of an input batch.
+/// The rows of an input batch that have not been consumed.
 #[derive(Default)]
 struct BatchRest {
     batch: Element,
@@ -77,7 +77,7 @@ struct RowSlice {
 }
 
 impl BatchRest {
-    /// Pulls batches until there is an unconsumed row. Returns false if the input has ended without such a row.
+    /// Pulls batches until there is an unconsumed row. Returns false if the input has ended before.
     fn try_fill(&mut self, input: &mut dyn DatasetIterator, pull: &Pull) -> Result<bool> {
         while self.left.is_empty() {
             pull.check()?;
@@ -96,7 +96,7 @@ impl BatchRest {
     }
 }
 
-/// Returns the number of rows, which must be equal for all components.
+/// Returns the number of rows of a batch, which must be equal for all components.
 fn count(batch: &[graph::Tensor]) -> Result<usize> {
     let mut counts = batch.iter().map(|component| component.shape().first().copied());
     let Some(count) = counts.next().flatten() else {

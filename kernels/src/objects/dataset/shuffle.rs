@@ -1,5 +1,5 @@
-//! Shuffling: draws each element from a buffer of the next input elements, in TensorFlow's order for the same seeds.
-//! Shuffle with repetition shares the buffer between epochs.
+//! Shuffling: draws each element from a buffer of the next input elements, in TensorFlow's order for the same seeds. If
+//! the dataset also repeats its input, successive epochs share the buffer.
 
 use super::{Dataset, DatasetIterator, DatasetKind, Element, UNKNOWN};
 use super::{DatasetPath, IteratorContext, Pull};
@@ -16,33 +16,33 @@ use std::sync::Arc;
 pub(crate) struct Seeds(pub i64, pub i64);
 
 impl Seeds {
-    /// Returns these seeds, or random ones if both are zero.
+    /// Returns the seeds unchanged, or random seeds if both are zero.
     pub(crate) fn or_random(self) -> Seeds {
         if self != Seeds(0, 0) {
             return self;
         }
         let mut stream = Philox::seeded(0, 0);
         let [a, b, c, d] = stream.next().map(i64::from);
-        // Setting the lowest bit avoids two zeros, which would be replaced by random seeds again.
+        // The lowest bits are set so that the seeds are not two zeros, which would be replaced by random seeds again.
         Seeds(a << 32 | b | 1, c << 32 | d)
     }
 
-    /// Returns the Philox generator of these seeds.
+    /// Returns the random number generator seeded with these seeds.
     pub(crate) fn stream(self) -> Philox {
         Philox::new(self.0 as u64, self.1 as u64)
     }
 }
 
-/// Generates the seeds of each epoch: new ones each time, or always the same.
+/// A generator of the seeds of each epoch, which are new in each epoch or always the same.
 #[derive(Debug)]
 pub(crate) struct SeedGenerator {
     seeds: Seeds,
-    /// Random stream from which the seeds are drawn; `None` if each epoch uses the same seeds.
+    /// The random stream from which the seeds of each epoch are drawn; `None` if each epoch uses the same seeds.
     stream: Option<Mutex<PhiloxWords>>,
 }
 
 impl SeedGenerator {
-    /// Returns a generator that starts from `seeds`; `is_new_each_time` makes each epoch use new seeds.
+    /// Returns a generator that starts from `seeds`; if `is_new_each_time`, each epoch gets new seeds.
     pub(crate) fn new(seeds: Seeds, is_new_each_time: bool) -> SeedGenerator {
         SeedGenerator {
             seeds,
@@ -63,7 +63,7 @@ impl SeedGenerator {
     }
 }
 
-/// The owner of a dataset's seed generator.
+/// The owner of the seed generator of a dataset: the dataset itself or a seed generator resource.
 pub(crate) enum SeedSource {
     /// A generator for each position of the dataset in a pipeline, started from `seeds` and shared by all iterators
     /// at that position.
@@ -72,7 +72,7 @@ pub(crate) enum SeedSource {
         is_new_each_time: bool,
         generators: Mutex<FxHashMap<DatasetPath, Arc<SeedGenerator>>>,
     },
-    /// The generator of a seed generator resource, which all iterators share.
+    /// The generator of a seed generator resource; all iterators of the dataset share it.
     Shared(Arc<SeedGenerator>),
 }
 
@@ -103,10 +103,10 @@ impl fmt::Debug for SeedSource {
     }
 }
 
-/// Maximum number of earlier epochs with elements in the buffer, besides the epoch that is being read.
+/// Maximum number of earlier epochs with elements in the buffer, in addition to the epoch that is being read.
 const MAX_OLD_EPOCHS: usize = 3;
 
-/// A dataset that shuffles its input, and may repeat it.
+/// A dataset that shuffles its input and, if `count` is not 1, repeats it.
 #[derive(Debug)]
 pub(crate) struct Shuffle {
     input: Arc<Dataset>,
@@ -174,12 +174,12 @@ struct ShuffleIterator {
     generator: Arc<SeedGenerator>,
     numbers: PhiloxWords,
     input: Option<Box<dyn DatasetIterator>>,
-    /// For each epoch with elements in the buffer, oldest first: the number of its elements, and true if the epoch is
-    /// completely read.
+    /// For each epoch with elements in the buffer, the oldest first: the number of its buffered elements, and true if
+    /// the epoch has been read completely.
     epochs: VecDeque<(usize, bool)>,
-    /// The elements to draw from, those of the oldest epoch first.
+    /// The elements from which the next element is drawn, the elements of the oldest epoch first.
     buffer: VecDeque<Element>,
-    /// Set when any epoch has had an element.
+    /// Set when the input has given at least one element in any epoch.
     has_produced: bool,
 }
 
@@ -195,7 +195,7 @@ impl ShuffleIterator {
         self.size.is_none_or(|size| self.buffer.len() < size)
     }
 
-    /// Fills the buffer, and starts the next epoch when the input ends.
+    /// Fills the buffer from the input, and starts the next epoch when the input ends.
     fn fill(&mut self, pull: &Pull) -> Result<()> {
         while self.should_fill() {
             let input = match &mut self.input {
@@ -222,7 +222,7 @@ impl ShuffleIterator {
                         *is_whole = true;
                     }
                     if !self.has_produced {
-                        // Repeating an empty input gives no elements, so this ends the dataset.
+                        // Repetitions of an empty input give no elements, so the dataset ends.
                         self.epochs_left = Some(0);
                     }
                 }
@@ -245,7 +245,7 @@ impl DatasetIterator for ShuffleIterator {
         let Some((count @ 1.., _)) = self.epochs.front_mut() else {
             return Err(device::Error::internal("a shuffle buffer with elements of no epoch"));
         };
-        // The random number has only 32 bits, even for a buffer of more than 2^32 elements.
+        // The random number has only 32 bits, also for a buffer of more than 2^32 elements.
         let chosen = self.numbers.next() as usize % *count;
         *count -= 1;
         self.buffer.swap(0, chosen);

@@ -9,7 +9,7 @@ use device::{Error, Result};
 use graph::{DType, PartialShape, Shape, Tensor};
 use std::sync::Arc;
 
-/// An iterator that computes element `i` from `i`.
+/// An iterator over `count` elements that computes each element from its index.
 struct Indexed<F> {
     next: u64,
     count: u64,
@@ -35,7 +35,7 @@ fn indexed(
     Ok(Box::new(Indexed { next: 0, count, get }))
 }
 
-/// A dataset of elements stored in memory.
+/// A dataset whose elements are stored in memory.
 #[derive(Debug)]
 pub(crate) struct Elements {
     name: &'static str,
@@ -43,12 +43,12 @@ pub(crate) struct Elements {
 }
 
 impl Elements {
-    /// Returns the dataset of one element.
+    /// Returns the dataset whose only element is `element`.
     pub(crate) fn tensors(element: Element) -> Result<Arc<Dataset>> {
         Elements::dataset("Tensor", ElementSpec::of(&element), vec![element])
     }
 
-    /// Returns the dataset of these elements; `name` is the kind's name in messages.
+    /// Returns the dataset of `elements`; `name` is the name of the dataset's kind in messages.
     pub(crate) fn dataset(
         name: &'static str,
         spec: ElementSpec,
@@ -70,7 +70,7 @@ impl DatasetKind for Elements {
     }
 }
 
-/// A dataset of the rows of tensors.
+/// A dataset of the rows of several tensors, which are the components of its elements.
 #[derive(Debug)]
 pub(crate) struct Slices {
     components: Arc<Element>,
@@ -114,9 +114,9 @@ impl DatasetKind for Slices {
 pub(crate) struct SparseSlices {
     indices: Tensor,
     values: Tensor,
-    /// Shape of one row.
+    /// The shape of one row, as an `int64` vector.
     shape: Tensor,
-    /// For each row, the index of its first entry; the last item is the number of entries.
+    /// For each row, the index of its first entry; the last item is the total number of entries.
     starts: Arc<Vec<usize>>,
 }
 
@@ -143,7 +143,8 @@ impl SparseSlices {
         }
         let dims = shape.values::<i64>()?;
         let rows = Shape::from_i64(dims)?[0];
-        // The shape comes from the client and nothing else bounds it, so this allocation may fail.
+        // The number of rows comes from the client and may be huge even if there are few entries, so the allocation of
+        // one item per row may fail.
         let mut starts = Vec::new();
         starts.try_reserve_exact(rows.saturating_add(1)).map_err(|_| {
             Error::new(graph::Code::ResourceExhausted, format!("a sparse tensor of {rows} rows to slice"))
@@ -199,7 +200,7 @@ impl DatasetKind for SparseSlices {
     }
 }
 
-/// The numbers `start`, `start + step`, … before `stop`.
+/// The dataset of the numbers `start`, `start + step`, … before `stop`.
 #[derive(Debug)]
 pub(crate) struct Range {
     start: i64,
@@ -241,7 +242,7 @@ impl DatasetKind for Range {
     }
 }
 
-/// Returns an integer as a scalar of another dtype.
+/// Returns an integer as a scalar tensor of `dtype`.
 fn number(value: i64, dtype: DType) -> Result<Tensor> {
     Ok(match dtype {
         DType::Int8 => Tensor::scalar(value as i8),
@@ -260,14 +261,14 @@ fn number(value: i64, dtype: DType) -> Result<Tensor> {
     })
 }
 
-/// A dataset of random 32-bit numbers without end.
+/// An infinite dataset of random 32-bit numbers.
 #[derive(Debug)]
 pub(crate) struct Random {
     seeds: SeedSource,
 }
 
 impl Random {
-    /// Returns the dataset of random numbers; each iterator takes its seeds from `seeds`.
+    /// Returns the infinite dataset of random numbers; each iterator takes the next seeds of `seeds`.
     pub(crate) fn dataset(seeds: SeedSource, spec: ElementSpec) -> Result<Arc<Dataset>> {
         spec.check(&ElementSpec::scalars(&[DType::Int64]))?;
         Dataset::new(spec, INFINITE, &[], Random { seeds })

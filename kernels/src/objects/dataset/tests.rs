@@ -1,4 +1,4 @@
-//! Tests of datasets through their iterators. The functions are closures.
+//! Tests of datasets through their iterators. The functions of the datasets are Rust closures.
 
 use super::function::{CapturedFunction, ElementFunction, FunctionDone};
 use super::generator::Generator;
@@ -48,7 +48,7 @@ fn function(body: impl Fn(Element) -> Result<Element> + Send + Sync + 'static) -
     CapturedFunction { function: Arc::new(Closure(Arc::new(body))), arguments: Vec::new() }
 }
 
-/// Returns a dataset function of one `int64` scalar.
+/// Returns a dataset function that computes a tensor from one `int64` scalar.
 fn of_number(body: impl Fn(i64) -> Result<Tensor> + Send + Sync + 'static) -> CapturedFunction {
     function(move |element| Ok(vec![body(element[0].item()?)?]))
 }
@@ -161,7 +161,7 @@ fn shuffling_is_a_permutation_determined_by_the_seeds() -> Result<()> {
     assert_eq!(fixed[..20], fixed[20..]);
     // The buffer of 7 elements lets an element come at most 6 positions early.
     assert!(first.iter().enumerate().all(|(i, e)| *e < i as i64 + 7));
-    // Iterators over one dataset draw from one generator; unseeded datasets have different generators.
+    // Iterators over one dataset draw their seeds from one generator; unseeded datasets have different generators.
     let shared = make(Seeds(3, 4), true)?;
     assert_eq!(numbers(&shared)?, seeded);
     assert_ne!(numbers(&shared)?, seeded);
@@ -209,7 +209,7 @@ fn padding_fills_inner_dimensions() -> Result<()> {
     Ok(())
 }
 
-/// Returns a function that maps `n` to a dataset of `n` elements, each the number `n`.
+/// Returns a function that maps `n` to the dataset of `n` elements equal to `n`.
 fn times() -> CapturedFunction {
     of_number(|n| {
         let row = Elements::tensors(vec![Tensor::scalar(n)])?;
@@ -239,7 +239,7 @@ fn parallel_interleaving_keeps_the_sequential_order() -> Result<()> {
     Ok(())
 }
 
-/// Returns an identity function that fails for the numbers `at`.
+/// Returns a function that returns its argument, but fails for the numbers in `at`.
 fn failing(at: &'static [i64]) -> CapturedFunction {
     of_number(
         move |i| {
@@ -352,7 +352,7 @@ fn a_cache_is_filled_once_for_each_pipeline() -> Result<()> {
     Ok(())
 }
 
-/// Function calls that block until the gate opens.
+/// A gate at which function calls block until it opens, and the number of calls that have reached it.
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,
@@ -395,7 +395,8 @@ fn prefetching_stops_when_the_buffer_is_full() -> Result<()> {
     let mut iterator = iterate(&Prefetch::dataset(mapped, 4)?)?;
     assert_eq!(made.arrived.load(Ordering::SeqCst), 0);
     assert_eq!(iterator.next(&Pull::default())?, Some(vec![Tensor::scalar(0i64)]));
-    // One element is consumed and four fill the buffer; without room, no further call starts.
+    // One element has been consumed and four fill the buffer, so five calls have started; the full buffer stops further
+    // calls.
     made.wait_for(5);
     assert_eq!(made.arrived.load(Ordering::SeqCst), 5);
     Ok(())
@@ -444,13 +445,13 @@ fn cancelling_a_request_does_not_affect_the_others() -> Result<()> {
     iterator.set(&*Prefetch::dataset(map::map(range(9)?, gate.function(), integers(), true)?, 1)?)?;
     let answers = [&first, &second, &third].map(|cancellation| ask(&iterator, cancellation));
     gate.wait_for(1);
-    // First a request that waits in the queue is cancelled, then the one that is being served.
+    // First a request that waits in the queue is cancelled, then the request that the serving thread is pulling.
     second.cancel(Error::new(Code::Cancelled, "no more"));
     assert_eq!(code(answer(&answers[1])), Some(Code::Cancelled));
     first.cancel(Error::new(Code::Cancelled, "no more"));
     assert_eq!(code(answer(&answers[0])), Some(Code::Cancelled));
     gate.open();
-    // The element in progress is not lost.
+    // The third request gets the element of the pull that was cancelled.
     assert_eq!(answer(&answers[2])?, Some(0));
     assert_eq!(code(answer(&ask(&iterator, &first))), Some(Code::Cancelled));
     assert_eq!(answer(&ask(&iterator, &third))?, Some(1));
@@ -491,7 +492,7 @@ fn datasets_nested_too_deep_or_too_wide_are_refused() -> Result<()> {
         let _ = sender.send(numbers(&deep));
     })?;
     assert_eq!(receiver.recv_timeout(DEADLINE), Ok(Ok(vec![0, 1, 2])));
-    // Each dataset has the previous one as its only element.
+    // Each dataset of the chain has the previous dataset as its only element.
     let mut nested = DatasetVariant::tensor(range(3)?, [])?;
     let refused = loop {
         match DatasetVariant::tensor(Elements::tensors(vec![nested.clone()])?, [&nested]) {
@@ -500,7 +501,7 @@ fn datasets_nested_too_deep_or_too_wide_are_refused() -> Result<()> {
         }
     };
     assert_eq!(refused.code(), Code::InvalidArgument);
-    // Each dataset concatenates the previous one with itself, so the number of iterators doubles.
+    // Each dataset concatenates the previous dataset with itself, so the number of iterators doubles.
     let mut wide = range(1)?;
     let refused = loop {
         match transform::concatenate(wide.clone(), wide.clone()) {

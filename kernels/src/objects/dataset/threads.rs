@@ -1,6 +1,6 @@
-//! Threads on which iterators are pulled. A pull may block, so executor threads do not run it. Threads are reused after
-//! work ends. Work is never queued behind other work, because the other work may be waiting for it: beyond the maximum
-//! number of threads, starting work is an error.
+//! The threads on which iterators are pulled. A pull may block, so executor threads do not run it. A thread is reused
+//! for other work when its work has ended. Work is never queued behind running work, because the running work may be
+//! waiting for it: beyond the maximum number of threads, starting work is an error.
 
 use device::{Error, Result};
 use graph::Code;
@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// Maximum number of threads in the process.
+/// Maximum number of dataset threads in the process.
 const MAX_THREADS: usize = 4096;
 
-/// Time for which an idle thread waits for work before it ends.
+/// Time for which an idle thread waits for work before the thread ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Stack size in bytes, enough for the deepest dataset.
@@ -26,7 +26,7 @@ struct ThreadPool {
 }
 
 struct PoolState {
-    /// Work assigned to idle threads; never more items than idle threads.
+    /// Work for idle threads that have not yet picked it up; never more items than idle threads.
     waiting: VecDeque<Work>,
     idle: usize,
     total: usize,
@@ -37,7 +37,7 @@ static THREADS: ThreadPool = ThreadPool {
     more: Condvar::new(),
 };
 
-/// Runs `work` at once on a thread that `work` may block.
+/// Starts `work`, which may block, at once on a dataset thread.
 ///
 /// # Errors
 /// `ResourceExhausted` if no thread is available.

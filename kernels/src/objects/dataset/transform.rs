@@ -23,7 +23,7 @@ pub(super) fn from_fn(next: impl FnMut(&Pull) -> Result<Option<Element>> + Send 
     Ok(Box::new(FnIterator(next)))
 }
 
-/// A kind of dataset given by its name and a closure that makes its iterators.
+/// A kind of dataset, defined by its name and by a closure that makes its iterators.
 struct FnDataset<F> {
     name: &'static str,
     make: F,
@@ -56,7 +56,7 @@ pub(super) fn dataset(
     Dataset::new(spec, cardinality, inputs, FnDataset { name, make })
 }
 
-/// Returns the input with the `deterministic` option of an `Options` message, if the message sets it.
+/// Returns the input with its `deterministic` option replaced, unless `deterministic` is `None`.
 pub(crate) fn options(input: Arc<Dataset>, deterministic: Option<bool>) -> Result<Arc<Dataset>> {
     let (spec, cardinality) = (input.spec.clone(), input.cardinality);
     let deterministic = deterministic.or(input.deterministic);
@@ -65,7 +65,7 @@ pub(crate) fn options(input: Arc<Dataset>, deterministic: Option<bool>) -> Resul
     Dataset::with_options(spec, cardinality, deterministic, &[&input], Box::new(kind))
 }
 
-/// Returns the elements of `first` followed by those of `second`.
+/// Returns the dataset of the elements of `first`, followed by the elements of `second`.
 pub(crate) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) -> Result<Arc<Dataset>> {
     if first.spec.dtypes != second.spec.dtypes {
         device::invalid!(
@@ -122,7 +122,8 @@ pub(crate) fn zip(inputs: Vec<Arc<Dataset>>) -> Result<Arc<Dataset>> {
             let mut element = Element::new();
             let mut failed = None;
             for iterator in &mut iterators {
-                // After an error the remaining iterators advance too, so that all stay at the same index.
+                // After an error in one input the remaining iterators advance too, so that all iterators stay at the
+                // same index.
                 match iterator.next(pull) {
                     Ok(Some(part)) => element.extend(part),
                     Ok(None) => {
@@ -160,8 +161,7 @@ pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     dataset("Repeat", input.spec.clone(), cardinality, &[&input], move |ctx| {
         let (ctx, input) = (ctx.clone(), inner.clone());
         let mut left = u64::try_from(count).ok();
-        // With a finite count the iterator of the first repetition is made here; otherwise it is made at the first
-        // pull.
+        // The iterator of the first repetition is made here if the count is finite, and otherwise at the first pull.
         let mut current: Option<Boxed> = match left {
             Some(1..) => Some(input.iterator(&ctx)?),
             _ => None,
@@ -185,7 +185,7 @@ pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
                 current = None;
                 left = left.map(|left| left - 1);
                 if is_fresh && left.is_none() {
-                    // Repeating an empty input without end would loop forever, so the dataset ends.
+                    // Endless repetition of an empty input would never return, so the dataset ends.
                     left = Some(0);
                 }
             }
@@ -193,7 +193,7 @@ pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     })
 }
 
-/// Returns the first `count` elements; all if `count` is negative.
+/// Returns the dataset of the first `count` elements of the input; all elements if `count` is negative.
 pub(crate) fn take(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     let cardinality = match input.cardinality {
         n if count < 0 => n,
@@ -218,7 +218,7 @@ pub(crate) fn take(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     })
 }
 
-/// Returns the elements after the first `count`; none if `count` is negative.
+/// Returns the dataset of the input's elements after the first `count`; no elements if `count` is negative.
 pub(crate) fn skip(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     let cardinality = match input.cardinality {
         _ if count < 0 => 0,
@@ -244,9 +244,9 @@ pub(crate) fn skip(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     })
 }
 
-/// Returns the dataset of the elements for worker `index`; `policy` is a number of TensorFlow's `AutoShardPolicy`. The
-/// automatic policy shards by elements rather than files: each worker reads the whole input, and each element goes to
-/// one worker.
+/// Returns the dataset of the elements for worker `index` of `workers`; `policy` is a number of TensorFlow's
+/// `AutoShardPolicy`. The automatic policy shards by elements rather than by files: each worker reads the whole input,
+/// and each element goes to one worker.
 pub(crate) fn auto_shard(input: Arc<Dataset>, workers: i64, index: i64, policy: i64) -> Result<Arc<Dataset>> {
     const OFF: i64 = -1;
     const BY_FILE: i64 = 1;
@@ -265,7 +265,7 @@ pub(crate) fn auto_shard(input: Arc<Dataset>, workers: i64, index: i64, policy: 
     }
 }
 
-/// Returns every `shards`-th element, starting at `index`.
+/// Returns the dataset of every `shards`-th element of the input, starting at `index`.
 pub(crate) fn shard(
     input: Arc<Dataset>,
     shards: i64,
@@ -321,7 +321,8 @@ fn too_few_error(elements: i64, shards: i64) -> Error {
     ))
 }
 
-/// Returns the elements without repetitions; elements must have a single component.
+/// Returns the dataset of the input's distinct elements, each at its first occurrence; elements must have a single
+/// component.
 pub(crate) fn unique(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     match &input.spec.dtypes[..] {
         [DType::Int32 | DType::Int64 | DType::String] => {}
@@ -349,7 +350,7 @@ pub(crate) fn unique(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     })
 }
 
-/// Returns bytes that are equal if and only if the elements are equal.
+/// Returns the bytes that identify an element: they are equal if and only if the elements are equal.
 fn element_key(element: &[Tensor]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for tensor in element {
@@ -367,7 +368,7 @@ fn element_key(element: &[Tensor]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the input without the elements that are errors.
+/// Returns the dataset of the input's elements, without the elements whose pulls fail.
 pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     let cardinality = if input.cardinality == INFINITE { INFINITE } else { UNKNOWN };
     let inner = input.clone();
@@ -375,7 +376,7 @@ pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
         let mut input = inner.iterator(ctx)?;
         from_fn(move |pull| {
             loop {
-                // A cancellation must end the pull: it is not an element's error.
+                // A cancellation ends the pull, unlike the error of an element, which is skipped.
                 pull.check()?;
                 if let Ok(element) = input.next(pull) {
                     return Ok(element);
@@ -385,7 +386,7 @@ pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     })
 }
 
-/// Returns the input, with an error if it does not have `expected` elements.
+/// Returns the dataset of the input's elements, with an error if the input has more or fewer than `expected` elements.
 pub(crate) fn assert_cardinality(input: Arc<Dataset>, expected: i64) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("AssertCardinality", input.spec.clone(), expected, &[&input], move |ctx| {
@@ -420,7 +421,8 @@ fn elements_text(n: Cardinality) -> String {
     }
 }
 
-/// Returns the elements of `inputs` in the order of the input indices that `selector` produces.
+/// Returns the dataset of the elements of `inputs`: each element is taken from the input whose index `selector`
+/// produces next.
 pub(crate) fn directed_interleave(
     selector: Arc<Dataset>,
     inputs: Vec<Arc<Dataset>>,
@@ -447,8 +449,8 @@ pub(crate) fn directed_interleave(
         (UNKNOWN, _) | (_, UNKNOWN) => UNKNOWN,
         (a, b) => a.checked_add(b).unwrap_or(INFINITE),
     }) {
-        // If all inputs are read to their ends, the cardinality is the sum; it is unknown if the dataset stops at the
-        // first end of an input or at the end of the selector.
+        // With an endless selector, all inputs are read to their ends, so the cardinality is the sum. It is unknown if
+        // the dataset stops at the end of the selector or at the first end of an input.
         n if !stop_on_empty && selector.cardinality == INFINITE => n,
         _ => UNKNOWN,
     };

@@ -10,7 +10,8 @@ use graph::{DType, PartialShape, Tensor};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The shape of windows: `size` elements, `stride` apart; each window starts `shift` elements after the previous one.
+/// The geometry of windows: `size` elements that are `stride` apart; each window starts `shift` elements after the
+/// previous one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Windowing {
     pub(crate) size: i64,
@@ -56,13 +57,14 @@ impl Windowing {
     }
 }
 
-/// The state of windows that move over an input.
+/// The state of an iterator that moves a window over its input.
 struct WindowState {
     windowing: Windowing,
     input: Option<Box<dyn DatasetIterator>>,
-    /// Input elements from the first element of the current window on.
+    /// Input elements, beginning with the first element of the current window.
     buffer: VecDeque<Element>,
-    /// Number of input elements to skip before the next window, if `shift` is longer than a window.
+    /// Number of input elements to skip before the next window; greater than 0 only if `shift` exceeds the length of a
+    /// window.
     skip: i64,
 }
 
@@ -91,7 +93,7 @@ impl WindowState {
     }
 }
 
-/// Returns the dataset of windows; each window is one element with a dataset per component.
+/// Returns the dataset of windows; a window is an element that has, per component, a dataset of the component's values.
 pub(crate) fn window(input: Arc<Dataset>, windowing: Windowing) -> Result<Arc<Dataset>> {
     windowing.check()?;
     let count = input.spec.dtypes.len();
@@ -115,14 +117,14 @@ pub(crate) fn window(input: Arc<Dataset>, windowing: Windowing) -> Result<Arc<Da
     })
 }
 
-/// Returns a variant of the dataset whose elements are `elements`, component `i` of each element of a window.
+/// Returns a variant that holds the dataset of `elements`; an element is component `i` of an element of a window.
 fn elements_of(spec: &ElementSpec, i: usize, elements: Vec<Element>) -> Result<Tensor> {
     let of_component = ElementSpec { dtypes: vec![spec.dtypes[i]], shapes: vec![spec.shapes[i].clone()] };
     let held = elements.iter().flatten().cloned().collect::<Vec<_>>();
     DatasetVariant::tensor(Elements::dataset("Window", of_component, elements)?, &held)
 }
 
-/// Returns the dataset of windows; each window becomes one element by stacking its elements component by component.
+/// Returns the dataset of windows; the elements of a window are stacked into one element, component by component.
 pub(crate) fn sliding_window(input: Arc<Dataset>, windowing: Windowing) -> Result<Arc<Dataset>> {
     windowing.check()?;
     let spec = batched(&input.spec, windowing.size as usize, windowing.drop_remainder);

@@ -6,23 +6,23 @@ use device::{Error, Result};
 use graph::Code;
 use std::path::Path;
 
-/// The lengths of the parts of a file, in bytes.
+/// The lengths in bytes of the header, the records and the footer of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedFormat {
     pub header: u64,
     pub record: u64,
     pub footer: u64,
-    /// Distance from the start of one record to the start of the next; 0 means the record's length.
+    /// Distance in bytes from the start of one record to the start of the next; 0 means the length of a record.
     pub hop: u64,
 }
 
-/// Reads fixed-length records one after the other. The reader reads ahead by the footer's length, so that the footer
-/// is not returned as a record.
+/// A reader that returns fixed-length records one after the other. It reads ahead by the footer's length, so that the
+/// footer is not returned as a record.
 #[derive(Debug)]
 pub struct FixedReader {
     source: Source,
     format: FixedFormat,
-    /// Bytes read from the source; those from `start` on are not yet returned.
+    /// Bytes read from the source; the bytes from index `start` on have not been returned.
     buffer: Vec<u8>,
     start: usize,
     has_skipped_header: bool,
@@ -41,7 +41,7 @@ impl FixedReader {
         FixedReader::new(Source::open(path, compression)?, format)
     }
 
-    /// Returns a reader of `source`.
+    /// Returns a reader of the fixed-length records in `source`.
     ///
     /// # Errors
     /// `InvalidArgument` if the record length is 0.
@@ -58,7 +58,7 @@ impl FixedReader {
         if self.has_skipped_header { at } else { at + self.format.header }
     }
 
-    /// Moves to the record that starts at `offset`.
+    /// Moves forward to the record that starts at `offset`, in decompressed bytes.
     pub fn advance_to(&mut self, offset: u64) -> Result<()> {
         self.buffer.clear();
         self.start = 0;
@@ -66,7 +66,7 @@ impl FixedReader {
         self.source.advance_to(offset)
     }
 
-    /// Skips the header if it has not been skipped; reading a record does this too.
+    /// Skips the header if it has not been skipped; [`FixedReader::next_record`] does so before the first record.
     ///
     /// # Errors
     /// `OutOfRange` if the file is shorter than its header.
@@ -80,7 +80,7 @@ impl FixedReader {
         Ok(())
     }
 
-    /// Returns the next record, or `None` if fewer bytes than a record and the footer are left.
+    /// Returns the next record, or `None` if the remaining bytes are fewer than a record and the footer.
     ///
     /// # Errors
     /// Those of [`FixedReader::skip_header`].
@@ -90,7 +90,8 @@ impl FixedReader {
         if self.left() < needed {
             self.buffer.drain(..self.start);
             self.start = 0;
-            // Reading far beyond the next record makes it rare that the unread bytes are moved to the front.
+            // More bytes than needed are read at once, so that the unread bytes are rarely moved to the front of the
+            // buffer.
             let spare = needed - self.left();
             self.source.read(spare.saturating_add(READ_AHEAD), &mut self.buffer)?;
         }
@@ -109,8 +110,8 @@ impl FixedReader {
         Ok(Some(record))
     }
 
-    /// Returns the number of bytes before the footer that are not a whole record: 0 if a whole file has been read to
-    /// its end.
+    /// Returns the number of bytes between the last whole record and the footer: 0 if the file has been read to its end
+    /// and consists of whole records.
     pub fn excess(&self) -> u64 {
         self.left().saturating_sub(self.format.footer)
     }

@@ -1,15 +1,15 @@
-//! Decompression of a zlib or gzip file, one buffer at a time. Like zlib in TensorFlow's readers, an error in the
-//! data of a buffer is reported before any byte of that buffer is returned.
+//! Decompression of a zlib or gzip file, one buffer at a time. An error in the data of a buffer is reported before any
+//! byte of the buffer is returned, like in TensorFlow's readers.
 
 use flate2::{Crc, Decompress, FlushDecompress, Status};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 
-/// The decompressed bytes of a file. A truncated file simply ends.
+/// The stream of a file's decompressed bytes. A truncated file ends the stream without an error.
 pub(super) struct Inflater {
     file: File,
     input: Box<[u8]>,
-    /// The part of `input` that has not been decompressed.
+    /// The range of `input` that has not been decompressed.
     pending: std::ops::Range<usize>,
     output: Vec<u8>,
     /// Number of bytes of `output` that have been consumed.
@@ -21,13 +21,13 @@ pub(super) struct Inflater {
 enum StreamPart {
     /// The only stream of a zlib file.
     Zlib(Decompress),
-    /// The header of a gzip member, as far as it has been read.
+    /// The header of a gzip member; the bytes are the part that has been read.
     Header(Vec<u8>),
     /// The data of a gzip member, with its checksum so far.
     Data(Decompress, Crc),
-    /// The trailer of a gzip member, as far as it has been read, with the checksum of the member's data.
+    /// The trailer of a gzip member: the part that has been read, and the checksum of the member's data.
     Trailer(Vec<u8>, Crc),
-    /// The end of a zlib stream; the rest of the file is ignored.
+    /// The end of a zlib stream; later bytes of the file are ignored.
     End,
     /// An error in the data, which every further read reports.
     Damaged(String),
@@ -90,7 +90,7 @@ impl Inflater {
         }
     }
 
-    /// Decompresses the pending input until it is used up, the output is full, or a gzip member ends.
+    /// Decompresses the pending input until all of it is decompressed, the output is full, or a gzip member ends.
     fn inflate(&mut self) -> io::Result<()> {
         loop {
             let input = &self.input[self.pending.clone()];
@@ -147,8 +147,8 @@ fn damaged(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }
 
-/// Decompresses until the output is full or the input is used up. Returns the number of input bytes used, and true if
-/// the stream has ended.
+/// Decompresses until the output is full or the whole input is decompressed. Returns the number of input bytes used,
+/// and true if the stream has ended.
 fn decompress(stream: &mut Decompress, input: &[u8], output: &mut Vec<u8>) -> io::Result<(usize, bool)> {
     let mut taken = 0;
     loop {

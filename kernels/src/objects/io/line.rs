@@ -1,4 +1,4 @@
-//! Reader of the lines of text files.
+//! A reader of the lines of text files.
 
 use super::source::{Compression, Source};
 use bytes::Bytes;
@@ -6,16 +6,16 @@ use device::{Error, Result};
 use graph::Code;
 use std::path::Path;
 
-/// The carriage returns to remove from lines; TensorFlow's datasets and readers differ in this.
+/// The carriage returns that are removed from lines; TensorFlow's datasets and readers remove different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CarriageReturns {
-    /// All carriage returns.
+    /// All carriage returns are removed.
     Remove,
-    /// A carriage return at the end of a line.
+    /// Only a carriage return at the end of a line is removed.
     RemoveAtLineEnd,
 }
 
-/// Reads lines one after the other, without line ends.
+/// A reader that returns lines one after the other, without line ends.
 #[derive(Debug)]
 pub struct LineReader {
     source: Source,
@@ -28,7 +28,7 @@ impl LineReader {
         Ok(LineReader::new(Source::open(path, Compression::None)?, returns))
     }
 
-    /// Returns a reader of `source`.
+    /// Returns a reader of the lines in `source`.
     pub fn new(source: Source, returns: CarriageReturns) -> LineReader {
         LineReader { source, returns }
     }
@@ -38,7 +38,7 @@ impl LineReader {
         self.source.position()
     }
 
-    /// Moves to the line that starts at `offset`.
+    /// Moves forward to the line that starts at `offset`, in decompressed bytes.
     pub fn advance_to(&mut self, offset: u64) -> Result<()> {
         self.source.advance_to(offset)
     }

@@ -1,5 +1,5 @@
-//! File access: streaming readers of records, lines and fixed-length records, a writer of records, and the threads of
-//! file operations, which keep blocking calls off the compute threads.
+//! File access: streaming readers of TFRecords, lines and fixed-length records, a writer of TFRecords, and the threads
+//! that run file operations, so that blocking calls do not occupy the compute threads.
 
 mod fixed;
 mod inflate;

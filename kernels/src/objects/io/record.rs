@@ -1,5 +1,5 @@
-//! TFRecord files. A record is its length (8 bytes), the length's checksum (4), its bytes, and their checksum (4).
-//! Checksums are masked CRC-32C; numbers are little-endian.
+//! TFRecord files. A record is stored as its length (8 bytes), the checksum of the length (4 bytes), its bytes, and
+//! their checksum (4 bytes). Checksums are masked CRC-32C; numbers are little-endian.
 
 use super::source::{Compression, Source};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 const HEADER: u64 = 12;
 
-/// Reads TFRecords one after the other.
+/// A reader that returns TFRecords one after the other.
 #[derive(Debug)]
 pub struct RecordReader {
     source: Source,
@@ -22,12 +22,12 @@ pub struct RecordReader {
 }
 
 impl RecordReader {
-    /// Opens a file.
+    /// Opens a TFRecord file.
     pub fn open(path: impl AsRef<Path>, compression: Compression) -> Result<RecordReader> {
         Ok(RecordReader::new(Source::open(path, compression)?))
     }
 
-    /// Returns a reader of `source`.
+    /// Returns a reader of the TFRecords in `source`.
     pub fn new(source: Source) -> RecordReader {
         RecordReader { source, scratch: Vec::new() }
     }
@@ -37,12 +37,12 @@ impl RecordReader {
         self.source.position()
     }
 
-    /// Moves to the record that starts at `offset`.
+    /// Moves forward to the record that starts at `offset`, in decompressed bytes.
     pub fn advance_to(&mut self, offset: u64) -> Result<()> {
         self.source.advance_to(offset)
     }
 
-    /// Returns the next record, or `None` at the end. Like in TensorFlow, a truncated header is an end too.
+    /// Returns the next record, or `None` at the end. Like in TensorFlow, a truncated header also counts as the end.
     ///
     /// # Errors
     /// `DataLoss` for a wrong checksum or a truncated record.
@@ -71,7 +71,8 @@ impl RecordReader {
         Ok(count)
     }
 
-    /// Reads a record's header. Returns the record's position and length, or `None` at the end.
+    /// Reads a record's header. Returns the header's offset in decompressed bytes and the record's length, or `None` at
+    /// the end.
     fn header(&mut self) -> Result<Option<(u64, u64)>> {
         let at = self.source.position();
         self.scratch.clear();
@@ -107,7 +108,7 @@ impl RecordReader {
     }
 }
 
-/// Writes TFRecords one after the other.
+/// A writer that appends TFRecords to a file.
 pub struct RecordWriter {
     path: PathBuf,
     sink: Sink,
@@ -120,7 +121,7 @@ enum Sink {
 }
 
 impl RecordWriter {
-    /// Creates the file, replacing an existing one.
+    /// Creates the file; an existing file is replaced.
     pub fn create(path: impl AsRef<Path>, compression: Compression) -> Result<RecordWriter> {
         let path = path.as_ref().to_owned();
         let file = BufWriter::new(File::create(&path).map_err(|e| checkpoint::Error::file(&path, &e))?);
@@ -132,7 +133,7 @@ impl RecordWriter {
         Ok(RecordWriter { path, sink })
     }
 
-    /// Writes one record.
+    /// Appends one record to the file.
     pub fn write(&mut self, record: &[u8]) -> Result<()> {
         let len = (record.len() as u64).to_le_bytes();
         let parts: [&[u8]; 4] =
@@ -155,7 +156,7 @@ impl RecordWriter {
         self.done(flushed)
     }
 
-    /// Completes the file. Dropping the writer completes it too, but ignores errors.
+    /// Writes the remaining bytes and closes the file. Dropping the writer does the same, but ignores errors.
     pub fn finish(mut self) -> Result<()> {
         let finished = match &mut self.sink {
             Sink::Plain(file) => file.flush(),
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
     use crate::testing::TempDir;
 
-    /// The record `hello` as TensorFlow writes it.
+    /// The record `hello`, in the bytes that TensorFlow writes.
     const HELLO: &[u8] = b"\x05\0\0\0\0\0\0\0\xea\xb2\x04>hello\xbb\x1f\x1c\x19";
 
     fn all(mut reader: RecordReader) -> Result<Vec<Bytes>> {

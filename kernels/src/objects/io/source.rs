@@ -1,4 +1,4 @@
-//! A file as a stream of bytes, decompressed while it is read.
+//! A file as a stream of bytes, which are decompressed while they are read.
 
 use super::inflate::Inflater;
 use device::{Error, Result};
@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Default number of bytes per read.
+/// Default number of bytes that are read from a file at once.
 const DEFAULT_BUFFER: usize = 256 << 10;
 
 /// The compression of a whole file.
@@ -19,7 +19,7 @@ pub enum Compression {
     #[default]
     None,
     Zlib,
-    /// One or several gzip members.
+    /// One or several gzip members, one after the other.
     Gzip,
 }
 
@@ -41,8 +41,8 @@ impl Compression {
     }
 }
 
-/// Returns the path of a file name from a client: bytes in any encoding. Like in TensorFlow, a prefix `file://` and
-/// the host after it are ignored.
+/// Returns the path that a client's file name, bytes in any encoding, denotes. Like in TensorFlow, a prefix `file://`
+/// and the host after it are ignored.
 pub fn path_of(bytes: impl AsRef<[u8]>) -> PathBuf {
     let bytes = bytes.as_ref();
     let on_disk =
@@ -55,7 +55,7 @@ pub fn path_of(bytes: impl AsRef<[u8]>) -> PathBuf {
 pub struct Source {
     path: PathBuf,
     stream: Stream,
-    /// Number of decompressed bytes consumed.
+    /// Number of decompressed bytes consumed so far.
     position: u64,
 }
 
@@ -90,17 +90,18 @@ impl Source {
         Ok(Source { path, stream, position: 0 })
     }
 
-    /// Returns the path of the file.
+    /// Returns the path with which the file was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the number of decompressed bytes consumed.
+    /// Returns the number of decompressed bytes consumed so far.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Returns the buffered bytes, after reading more of the file if there are none; an empty slice at the end.
+    /// Returns the buffered bytes. If there are none, reads more of the file first; at the end of the file, returns an
+    /// empty slice.
     pub fn peek(&mut self) -> Result<&[u8]> {
         let read = match &mut self.stream {
             Stream::Plain(reader) => reader.fill_buf(),
@@ -125,8 +126,8 @@ impl Source {
         self.position += count as u64;
     }
 
-    /// Appends up to `count` bytes to `out`. Returns the number of bytes read, which is smaller only at the end.
-    /// Memory grows with the bytes read, because `count` may come from a damaged file.
+    /// Reads up to `count` bytes and appends them to `out`. Returns the number of bytes read, which is smaller only at
+    /// the end. Memory grows with the bytes read, because `count` may come from a damaged file.
     pub fn read(&mut self, count: u64, out: &mut Vec<u8>) -> Result<u64> {
         let mut left = count;
         while left > 0 {
@@ -159,7 +160,7 @@ impl Source {
         Ok(count - left)
     }
 
-    /// Moves forward to a position, by seeking if the file is not compressed.
+    /// Moves forward to `position`, in decompressed bytes; seeks if the file is not compressed.
     ///
     /// # Errors
     /// `OutOfRange` if the stream ends before the position, `InvalidArgument` if the position is behind the current

@@ -1,4 +1,5 @@
-//! The process's threads for file operations. Their number is bounded, and each starts when it is first needed.
+//! The process's threads for file operations. Their number is bounded, and a thread starts when there is work but no
+//! idle thread.
 
 use device::kernel::{AsyncContext, Kernel};
 use device::value::Value;
@@ -31,7 +32,7 @@ static POOL: ThreadPool = ThreadPool {
     arrived: Condvar::new(),
 };
 
-/// Runs work that may wait for files on a file thread.
+/// Runs `work`, which may wait for files, on a file thread.
 ///
 /// # Errors
 /// `ResourceExhausted` if there is no thread and none can be started.
@@ -48,7 +49,7 @@ fn enqueue(work: Work) -> Result<()> {
             Err(e) if state.threads == 0 => {
                 return Err(Error::new(Code::ResourceExhausted, format!("no thread for files: {e}")));
             }
-            // No further thread can be started, so the existing threads run the work.
+            // No further thread can be started; the existing threads run the work.
             Err(_) => {}
         }
     }
@@ -78,7 +79,7 @@ fn run() {
 /// The computation of a kernel that may block.
 type Compute = dyn Fn(&mut AsyncContext) -> Result<SmallVec<[Value; 4]>> + Send + Sync;
 
-/// Returns a kernel whose computation runs on a file thread, unless the step has been cancelled before.
+/// Returns a kernel whose computation runs on a file thread; if the step has been cancelled before, it does not run.
 pub fn blocking(
     compute: impl Fn(&mut AsyncContext) -> Result<SmallVec<[Value; 4]>> + Send + Sync + 'static,
 ) -> Result<Kernel> {

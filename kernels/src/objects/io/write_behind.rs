@@ -1,5 +1,5 @@
-//! Files written in the background by a thread of idle priority, so that steps that run meanwhile are slowed down
-//! little.
+//! Files that a thread of idle priority writes in the background, so that the steps running at the same time are hardly
+//! slowed down.
 
 use checkpoint::store::{Chunk, Pending};
 use checkpoint::{Error, Result};
@@ -10,16 +10,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of chunks that wait to be written.
+/// Maximum number of chunks in the queue of chunks to write.
 const MAX_QUEUED: usize = 2;
 
-/// The thread rests this many times as long as it writes, up to [`LONGEST_REST`] at a time, to leave memory
-/// bandwidth, disk and processors to the steps.
+/// After each write, the thread sleeps this many times as long as the write took, but at most [`LONGEST_REST`], to
+/// leave memory bandwidth, disk and processors to the steps.
 const REST_FACTOR: u32 = 5;
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
-/// Minimum bytes written per second, after [`GRACE_PERIOD`]. On a machine that is never idle the thread may fall
-/// behind this rate; then the caller writes chunks too.
+/// Minimum rate in bytes per second, after [`GRACE_PERIOD`]. If the thread falls behind the rate, because the machine
+/// is never idle, the caller writes chunks too.
 const MIN_RATE: u64 = 64 << 20;
 const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
@@ -36,17 +36,17 @@ pub fn write_behind(file: Box<dyn Pending>) -> Result<Box<dyn Pending>> {
     Ok(Box::new(WriteBehind::new(shared)))
 }
 
-/// The caller's side of a file written in the background.
+/// The handle of the caller that writes a file in the background.
 #[derive(Debug)]
 struct WriteBehind {
     shared: Arc<WriteShared>,
     start: Instant,
-    /// The chunk being filled; a full chunk goes to the queue.
+    /// The chunk that the caller fills; a full chunk moves to the queue.
     chunk: Chunk,
     written: u64,
 }
 
-/// The state shared by the caller and the thread.
+/// The state that the caller shares with the background thread.
 #[derive(Debug)]
 struct WriteShared {
     state: Mutex<WriteQueue>,
@@ -55,21 +55,21 @@ struct WriteShared {
 
 #[derive(Debug, Default)]
 struct WriteQueue {
-    /// The file; `None` while it is being written to.
+    /// The file; `None` while a chunk is being written to it.
     file: Option<Box<dyn Pending>>,
     queue: VecDeque<Chunk>,
-    /// Written chunks, for reuse.
+    /// Empty chunks, whose memory is reused.
     spare: Vec<Chunk>,
     failed: Option<Error>,
     is_writing: bool,
-    /// Set when the caller drops the file: the thread ends.
+    /// Set when the caller has dropped the file, upon which the thread ends.
     is_dropped: bool,
-    /// Set when the thread has ended. If it panicked, the file may be lost with it.
+    /// Set when the thread has ended. If it has panicked, `file` may be `None` for ever.
     has_ended: bool,
 }
 
 impl WriteShared {
-    /// Runs on the thread: writes chunks until the file is dropped.
+    /// The loop of the background thread: writes chunks until the file is dropped.
     fn run(&self) {
         let _end = EndOnDrop(self);
         // On a system without idle priority the thread writes at normal priority.
@@ -90,8 +90,8 @@ impl WriteShared {
         while !state.is_dropped && !self.changed.wait_until(state, end).timed_out() {}
     }
 
-    /// Writes the first chunk of the queue if there is one and the file is not being written to. Returns whether it
-    /// wrote.
+    /// Writes the first chunk of the queue. Returns whether it wrote: false if the queue is empty or a chunk is being
+    /// written to the file.
     fn try_write_next(&self, state: &mut MutexGuard<'_, WriteQueue>) -> bool {
         if state.queue.is_empty() {
             return false;
@@ -113,7 +113,7 @@ impl WriteShared {
     }
 }
 
-/// Marks the thread as ended when it returns or panics.
+/// A guard that marks the thread as ended when the thread returns or panics.
 struct EndOnDrop<'a>(&'a WriteShared);
 
 impl Drop for EndOnDrop<'_> {
@@ -128,7 +128,7 @@ impl WriteBehind {
         WriteBehind { shared, start: Instant::now(), chunk: Chunk::default(), written: 0 }
     }
 
-    /// Moves the chunk to the queue, after waiting for room.
+    /// Moves the current chunk to the queue, after waiting until the queue has room.
     fn push(&mut self) -> Result<()> {
         let mut state = self.shared.state.lock();
         while state.queue.len() >= MAX_QUEUED {
@@ -147,7 +147,8 @@ impl WriteBehind {
         if self.chunk.is_full() { self.push() } else { Ok(()) }
     }
 
-    /// Waits until the thread has made progress; if the thread is behind the minimum rate, writes a chunk itself.
+    /// Waits until the thread has written a chunk; if the thread is behind the minimum rate, writes a chunk on the
+    /// calling thread.
     fn proceed(&self, state: &mut MutexGuard<'_, WriteQueue>) -> Result<()> {
         let due = self.start + GRACE_PERIOD + Duration::from_secs(self.written / MIN_RATE);
         let is_late = state.has_ended || Instant::now() >= due;
@@ -165,7 +166,7 @@ impl WriteBehind {
         state.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Waits until all bytes are written, and returns the lock on the state that holds the file.
+    /// Waits until all bytes are written, and returns the locked state.
     fn flush(&mut self) -> Result<MutexGuard<'_, WriteQueue>> {
         if !self.chunk.filled().is_empty() {
             self.push()?;
@@ -217,7 +218,7 @@ impl Pending for WriteBehind {
 }
 
 impl Drop for WriteBehind {
-    /// Ends the thread after the write in progress, and drops the file: an uncommitted file leaves nothing on disk.
+    /// Drops the file and ends the thread after the write in progress: an uncommitted file leaves nothing on disk.
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
         state.is_dropped = true;
@@ -234,7 +235,7 @@ impl Drop for WriteBehind {
 mod tests {
     use super::*;
 
-    /// A file in memory that fails when it has more than `max` bytes.
+    /// A file in memory whose writes fail beyond `max` bytes.
     #[derive(Debug)]
     struct File {
         max: usize,
@@ -283,7 +284,7 @@ mod tests {
         (content.clone(), Box::new(File { max, content }))
     }
 
-    /// Writes more bytes than may be queued, in pieces of many sizes.
+    /// Writes more bytes than the queue can hold, in pieces of many sizes, and checks the content of the file.
     fn fill(mut written: Box<dyn Pending>, content: &Mutex<FileContent>) -> Result<()> {
         let pieces: Vec<Vec<u8>> =
             (0..10 * MAX_QUEUED).map(|i| vec![i as u8; i * Chunk::SIZE / 20]).collect();

@@ -1,18 +1,19 @@
-//! The dequeue operation: takes elements as they arrive, and returns them to the queue if it ends unfinished.
+//! The dequeue operation, which takes elements as they arrive, and puts them back into the queue if it ends before it
+//! has all of them.
 
 use super::{Element, QueueContents};
 use device::Error;
 use device::attempt::{Attempt, Progress};
 use graph::Code;
 
-/// A dequeue that is waiting or under way.
+/// A dequeue that waits for elements or has taken some of them.
 pub(super) struct DequeueAttempt {
     /// Name of the queue for messages.
     queue: String,
     requested: usize,
     up_to: bool,
-    /// Number of elements that this dequeue has taken: the length of `taken_elements` for the first waiting dequeue,
-    /// and 0 for later ones.
+    /// Number of elements that the dequeue has taken: the length of `taken_elements` for the first waiting dequeue, and
+    /// 0 for later dequeues.
     taken: usize,
 }
 
@@ -21,7 +22,7 @@ impl DequeueAttempt {
         DequeueAttempt { queue: String::new(), requested, up_to, taken: 0 }
     }
 
-    /// Returns the attempt with `queue` as the queue's name in messages.
+    /// Returns the attempt with `queue` as the name of the queue in error messages.
     pub(super) fn with_queue(self, queue: String) -> DequeueAttempt {
         DequeueAttempt { queue, ..self }
     }

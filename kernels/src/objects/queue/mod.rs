@@ -26,18 +26,18 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-/// Indices of the lists of waiting operations: enqueues and dequeues.
+/// Indices of the lists of waiting operations: enqueues in the first list, dequeues in the second.
 const ENQUEUE: usize = 0;
 const DEQUEUE: usize = 1;
 
-/// A queue resource.
+/// A resource that holds a queue of tuples and the enqueues and dequeues that wait.
 pub struct Queue {
     name: Arc<str>,
     spec: QueueSpec,
     waiting: AttemptQueues<QueueContents, Vec<Element>>,
 }
 
-/// The elements of a queue.
+/// The elements of a queue in their order, and whether the queue is closed.
 struct QueueContents {
     order: Box<dyn Order>,
     /// Elements that the first waiting dequeue has taken so far.
@@ -69,18 +69,18 @@ impl Queue {
         Queue { name, spec, waiting: AttemptQueues::new(state, 2) }
     }
 
-    /// Returns the spec of the queue.
+    /// Returns the parameters of the queue: kind, capacity, dtypes and shapes.
     pub fn spec(&self) -> &QueueSpec {
         &self.spec
     }
 
-    /// Checks that a node of op `op` with the spec `requested` may share this queue.
+    /// Checks that a node of op `op` whose attributes give the spec `requested` may share the queue.
     pub fn check_same(&self, requested: &QueueSpec, op: &str) -> Result<()> {
         self.spec.check_same(requested, &self.name, op)
     }
 
-    /// Checks that the ports of a node match this queue's components: its inputs after the handle if it `enqueues`,
-    /// else its outputs.
+    /// Checks that a node's dtypes match the queue's components: the dtypes of its inputs after the handle if the node
+    /// `enqueues`, else of its outputs.
     pub fn check_ports(&self, inputs: &[PortType], outputs: &[PortType], enqueues: bool) -> Result<()> {
         let components = if enqueues { inputs.get(1..).unwrap_or_default() } else { outputs };
         if components.iter().map(|port| port.dtype).eq(self.spec.types.iter().copied()) {
@@ -98,22 +98,22 @@ impl Queue {
         device::invalid!("Signature mismatch, have: {have} expected: {expected}")
     }
 
-    /// Returns the number of elements.
+    /// Returns the number of elements that can be dequeued.
     pub fn len(&self) -> usize {
         self.waiting.look(|state| state.order.len())
     }
 
-    /// Returns whether the queue has no element.
+    /// Returns whether there is no element that can be dequeued.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns whether the queue is closed.
+    /// Returns whether the queue has been closed to new elements.
     pub fn is_closed(&self) -> bool {
         self.waiting.look(|state| state.is_closed)
     }
 
-    /// Adds one element when there is room.
+    /// Adds one element as soon as there is room, and then calls `done`.
     pub fn enqueue(&self, step: &Arc<Cancellation>, element: Element, done: Finish<Vec<Element>>) {
         match self.check_element(&element) {
             Ok(()) => self.start_enqueue(step, VecDeque::from([element]), done),
@@ -121,7 +121,7 @@ impl Queue {
         }
     }
 
-    /// Adds the rows of a batch one by one when there is room.
+    /// Adds the rows of a batch one by one as there is room, and then calls `done`.
     pub fn enqueue_many(&self, step: &Arc<Cancellation>, batch: &[Tensor], done: Finish<Vec<Element>>) {
         match self.split_batch(batch) {
             Ok(elements) if elements.is_empty() => done(Ok(Vec::new())),
@@ -130,7 +130,7 @@ impl Queue {
         }
     }
 
-    /// Adds elements whose shapes were checked before, one by one when there is room.
+    /// Adds elements, whose shapes the caller has checked, one by one as there is room, and then calls `done`.
     pub(crate) fn enqueue_all(
         &self,
         step: &Arc<Cancellation>,
@@ -172,7 +172,8 @@ impl Queue {
         Error::new(Code::Cancelled, message)
     }
 
-    /// Takes `count` elements when there are enough; with `up_to`, a closed queue returns its remaining elements.
+    /// Takes `count` elements as soon as they arrive and passes them to `done`; with `up_to`, a closed queue returns
+    /// its remaining elements.
     pub fn dequeue_many(
         &self,
         step: &Arc<Cancellation>,
@@ -186,7 +187,7 @@ impl Queue {
         self.take(step, self.spec.kind.name(), DequeueAttempt::of(count, up_to), done);
     }
 
-    /// Takes one element when there is one.
+    /// Takes one element as soon as there is one, and passes it to `done`.
     pub fn dequeue(&self, step: &Arc<Cancellation>, done: Finish<Vec<Element>>) {
         self.take(step, self.spec.kind.name_of_base(), DequeueAttempt::of(1, false), done);
     }
@@ -201,7 +202,8 @@ impl Queue {
         self.waiting.attempt(DEQUEUE, step, attempt.with_queue(format!("{kind} '{}'", self.name)), done);
     }
 
-    /// Closes the queue to new elements. Waiting enqueues complete first; with `cancel_pending`, they are cancelled.
+    /// Closes the queue to new elements. Waiting enqueues complete before; with `cancel_pending`, they are cancelled
+    /// instead.
     pub fn close(&self, step: &Arc<Cancellation>, cancel_pending: bool, done: Finish<Vec<Element>>) {
         if cancel_pending {
             let cancelled = Error::new(Code::Cancelled, "Enqueue operation was cancelled");
@@ -220,7 +222,7 @@ impl Queue {
         self.waiting.attempt(ENQUEUE, step, attempt, done);
     }
 
-    /// Returns the elements as one batch per component.
+    /// Batches the elements: returns one tensor per component, with the elements along its first dimension.
     ///
     /// # Errors
     /// `InvalidArgument` if the queue has no component shapes.
@@ -244,7 +246,7 @@ impl Queue {
             .collect()
     }
 
-    /// Checks that the queue has component shapes, which batches need.
+    /// Checks that the shapes of the components are known, which is necessary for batches of elements.
     ///
     /// # Errors
     /// `InvalidArgument` if it has none.

@@ -12,35 +12,37 @@ pub type Element = SmallVec<[AnyTensor; 2]>;
 
 /// The elements of a queue in the order of its kind.
 pub(super) trait Order: Send {
-    /// Returns the number of elements.
+    /// Returns the number of elements in the queue.
     fn len(&self) -> usize;
 
-    /// Adds an element.
+    /// Adds an element at its position in the order.
     fn push(&mut self, element: Element);
 
-    /// Returns the elements in a sequence that recreates this order when pushed to an empty one.
+    /// Returns the elements in a sequence that, pushed one by one to an empty order, recreates the order of the
+    /// elements.
     fn elements(&self) -> Vec<Element>;
 
-    /// Removes and returns the next element.
+    /// Removes and returns the element that is dequeued next.
     fn pop(&mut self) -> Option<Element>;
 
-    /// Puts back the element that was popped last.
+    /// Puts back the element that was popped last, so that it is popped next.
     fn put_back(&mut self, element: Element) {
         self.push(element);
     }
 
-    /// Returns the number of elements that must remain until the queue is closed.
+    /// Returns the number of elements that cannot be dequeued until the queue is closed.
     fn min_remaining(&self) -> usize {
         0
     }
 
-    /// Returns whether a batch is taken only when complete, because an element added later may precede those present.
+    /// Returns whether the order ranks elements: an element added later may precede the present ones, so a dequeue
+    /// takes no element before it can take all.
     fn is_ranked(&self) -> bool {
         false
     }
 }
 
-/// First in, first out.
+/// The order of a FIFO queue: first in, first out.
 #[derive(Default)]
 pub(super) struct Fifo(VecDeque<Element>);
 
@@ -66,7 +68,7 @@ impl Order for Fifo {
     }
 }
 
-/// Elements in random order.
+/// The order of a shuffling queue: each element is drawn at random.
 pub(super) struct Shuffle {
     elements: Vec<Element>,
     min_remaining: usize,
@@ -111,14 +113,14 @@ impl Order for Shuffle {
     }
 }
 
-/// Elements of lower priority value first. Equal priorities come in the order of TensorFlow's heap, which clients can
-/// observe: a binary heap in which the hole left by the first element sinks to a leaf before the last element rises
-/// from there.
+/// The order of a priority queue: elements with a lower priority number come first. Elements of equal priority come in
+/// the order of TensorFlow's heap, which clients can observe: a binary heap in which the hole left by the first element
+/// moves down to a leaf, and the last element then rises from the hole.
 #[derive(Default)]
 pub(super) struct Priority(Vec<(i64, Element)>);
 
 impl Priority {
-    /// Moves the element at index `place` towards the root until its parent is not greater.
+    /// Moves the element at index `place` towards the root of the heap until its parent is not greater.
     fn rise(&mut self, mut place: usize) {
         while place > 0 {
             let parent = (place - 1) / 2;
@@ -145,14 +147,15 @@ impl Order for Priority {
     }
 
     fn push(&mut self, element: Element) {
-        // The priority was checked before the element was enqueued.
+        // The caller has checked the priority before it enqueued the element.
         let of_element = priority(&element).unwrap_or(i64::MAX);
         self.0.push((of_element, element));
         self.rise(self.0.len() - 1);
     }
 
     fn elements(&self) -> Vec<Element> {
-        // Pushed in this order, each element stays at its index, because its parent is present and not greater.
+        // An element that is pushed in this order stays at its index, because its parent has been pushed before and is
+        // not greater.
         self.0.iter().map(|(_, element)| element.clone()).collect()
     }
 
@@ -160,7 +163,7 @@ impl Order for Priority {
         let last = self.0.pop()?;
         let Some(first) = self.0.first_mut() else { return Some(last.1) };
         let top = std::mem::replace(first, last);
-        // The hole, which holds the last element, sinks along the lesser children.
+        // The hole, at which the last element has been put, moves down along the lesser children.
         let (mut hole, count) = (0, self.0.len());
         loop {
             let right = 2 * hole + 2;

@@ -20,7 +20,7 @@ impl Replicated for Queue {
     }
 
     fn state(&self, _extent: &Extent) -> Box<dyn ReplicaState> {
-        // The copy includes the elements that a waiting dequeue has taken, because the dequeue fails if this process
+        // The copy includes the elements that a waiting dequeue has taken, because the dequeue fails if the process
         // ends.
         let (elements, is_closed) = self.waiting.look(|state| {
             let elements = state.taken_elements.iter().cloned().chain(state.order.elements()).collect();

@@ -1,4 +1,4 @@
-//! The parameters of a queue, and the check that two nodes may share it.
+//! The parameters of a queue, and the check that two nodes may share a queue.
 
 use super::order::{Fifo, Order, Priority, Shuffle};
 use device::Result;
@@ -10,7 +10,7 @@ use graph::{DType, PartialShape};
 pub enum QueueKind {
     /// First in, first out.
     Fifo,
-    /// First in, first out; dequeued batches pad components to one shape.
+    /// First in, first out; a batch of dequeued elements is padded to one shape per component.
     Padding,
     /// Random order; `min_after_dequeue` elements remain until the queue is closed.
     Shuffle { min_after_dequeue: i64, seeds: (i64, i64) },
@@ -18,13 +18,13 @@ pub enum QueueKind {
     Priority,
 }
 
-/// The parameters of a queue, which nodes that share it must agree on.
+/// The parameters of a queue; nodes that share a queue must have equal parameters.
 #[derive(Clone, Debug)]
 pub struct QueueSpec {
     pub kind: QueueKind,
     pub capacity: i64,
     pub types: Vec<DType>,
-    /// Shapes of the components; empty if they are not declared.
+    /// The shapes of the components; empty if the node does not declare shapes.
     pub shapes: Vec<PartialShape>,
 }
 
@@ -39,7 +39,7 @@ impl QueueKind {
         }
     }
 
-    /// Returns the name in messages about elements, where a padding queue has the name of its base class.
+    /// Returns the class name in messages about elements, which is TensorFlow's base class for a padding queue.
     pub(super) fn name_of_base(self) -> &'static str {
         if self == QueueKind::Padding { "FIFOQueue" } else { self.name() }
     }
@@ -107,7 +107,8 @@ impl QueueSpec {
         Ok(spec)
     }
 
-    /// Checks that a node of op `op` with the spec `requested` may share the queue `name`, whose spec is this one.
+    /// Checks that a node of op `op` whose attributes give the spec `requested` may share the queue `name`, which has
+    /// the spec `self`.
     pub(super) fn check_same(&self, requested: &QueueSpec, name: &str, op: &str) -> Result<()> {
         let mine = self;
         let same_kind = std::mem::discriminant(&mine.kind) == std::mem::discriminant(&requested.kind);
@@ -166,7 +167,7 @@ impl QueueSpec {
         Ok(())
     }
 
-    /// Returns an empty element order for this kind of queue.
+    /// Returns an order of this kind of queue, without elements.
     pub(super) fn new_order(&self) -> Box<dyn Order> {
         match self.kind {
             QueueKind::Fifo | QueueKind::Padding => Box::<Fifo>::default(),
@@ -178,12 +179,12 @@ impl QueueSpec {
     }
 }
 
-/// Returns the dtypes as messages list them.
+/// Returns the dtypes as a text for error messages.
 pub(crate) fn types_text(types: &[DType]) -> String {
     types.iter().map(|t| t.name()).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the shapes as messages list them.
+/// Returns the shapes as a text for error messages.
 pub(crate) fn shapes_text(shapes: &[PartialShape]) -> String {
     format!("[{}]", shapes.iter().map(PartialShape::to_string).collect::<Vec<_>>().join(", "))
 }

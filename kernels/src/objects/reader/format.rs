@@ -9,36 +9,36 @@ use device::{Error, Result};
 /// The format of a reader's work units.
 #[derive(Clone, Debug)]
 pub enum Format {
-    /// File names; each file is one record.
+    /// Work units are file names; the content of a file is one record.
     WholeFile,
-    /// Work units that are records themselves.
+    /// Work units are records themselves.
     Identity,
-    /// Text files whose lines are records, after `skipped` header lines.
+    /// Work units are names of text files; each line after `skipped` header lines is a record.
     TextLine { skipped: u64 },
-    /// Files of fixed-length records.
+    /// Work units are names of files with fixed-length records.
     FixedLength { format: FixedFormat, compression: Compression },
-    /// TFRecord files.
+    /// Work units are names of TFRecord files.
     TfRecord { compression: Compression },
 }
 
-/// A record, and a key that says where it is from.
+/// A record and its key, which identifies the work unit and the record's position in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub key: Bytes,
     pub value: Bytes,
 }
 
-/// The next result of reading a work unit.
+/// The result of reading the next record of a work unit.
 pub(super) enum NextRecord {
-    /// A record.
+    /// A record, which may not be the last of the work unit.
     Record(Record),
-    /// A record that completes the work unit.
+    /// The last record of the work unit.
     Last(Record),
-    /// The end of the work unit.
+    /// The work unit has no more records.
     End,
 }
 
-/// A function that returns the next result of a work unit at each call.
+/// A function that returns the next record of a work unit, or its end, at each call.
 pub(super) type RecordsFn = Box<dyn FnMut() -> Result<NextRecord> + Send>;
 
 impl Format {
@@ -53,12 +53,12 @@ impl Format {
         }
     }
 
-    /// Returns whether the reader's state can be restored; only formats of one record per work unit support this.
+    /// Returns whether the reader's state can be restored, which only formats with one record per work unit support.
     pub(super) fn can_restore(&self) -> bool {
         matches!(self, Format::WholeFile | Format::Identity)
     }
 
-    /// Opens a work unit.
+    /// Opens a work unit, and returns the function that reads its records.
     pub(super) fn open(&self, work: &Bytes) -> Result<RecordsFn> {
         let (work, path) = (work.clone(), path_of(work));
         Ok(match *self {
@@ -101,7 +101,8 @@ impl Format {
     }
 }
 
-/// Returns a reader of numbered records with keys `work:number`. After an error each call returns the same error.
+/// Returns a function that returns the records of `next` one by one, with keys `work:number`. After an error each call
+/// returns the same error.
 fn numbered(
     work: Bytes,
     mut next: impl FnMut() -> Result<Option<(u64, Bytes)>> + Send + 'static,

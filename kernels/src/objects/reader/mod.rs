@@ -1,5 +1,5 @@
-//! Readers take work units, usually file names, from a queue, and return their records one after the other to the
-//! steps that ask.
+//! Readers take work units, usually file names, from a queue, and return the records of the work units one after the
+//! other to the steps that request them.
 
 mod format;
 mod progress;
@@ -19,8 +19,8 @@ use progress::Progress;
 use std::fmt;
 use std::sync::Arc;
 
-/// A reader resource. A fair lock serves one step at a time: a read that waits for a work unit blocks later
-/// operations until it completes or is cancelled.
+/// A resource that reads the records of work units. A fair lock serves one step at a time: a read that waits for a work
+/// unit blocks later operations until it completes or is cancelled.
 pub struct Reader {
     /// The reader's kind and the name of its node, for error messages.
     name: String,
@@ -33,7 +33,7 @@ impl Resource for Reader {
 }
 
 impl Reader {
-    /// Returns the reader of a node.
+    /// Returns a reader for the node named `node`, whose work units have the format `format`.
     pub fn new(node: &str, format: Format) -> Reader {
         let name = format!("{} '{node}'", format.name());
         Reader { name, format, progress: FairLock::new(Progress::default()) }
@@ -70,7 +70,7 @@ impl Reader {
         self.progress.with(step, |progress| Ok(progress.finished()), done);
     }
 
-    /// Returns the reader's state for [`Reader::restore`].
+    /// Passes the serialised state of the reader, from which [`Reader::restore`] restores the reader, to `done`.
     pub fn serialize(&self, step: &Arc<Cancellation>, done: Finish<Bytes>) {
         if let Err(error) = self.check_can_restore("SerializeState") {
             return done(Err(error));
@@ -115,7 +115,7 @@ impl fmt::Debug for Reader {
     }
 }
 
-/// A read operation: it runs on a file thread, or waits for the queue.
+/// A read operation, which runs on a file thread or waits for a work unit from the queue.
 struct ReadOperation {
     reader: Arc<Reader>,
     queue: Arc<Queue>,
@@ -159,13 +159,14 @@ impl ReadOperation {
     }
 
     fn finish(self, result: Result<Vec<Record>>) {
-        // The lock is released before `done` runs, because the step may use the reader again.
+        // The guard is dropped, which unlocks the reader, before `done` runs, because the step may use the reader
+        // again.
         drop(self.progress);
         (self.done)(result);
     }
 }
 
-/// Returns the work unit in a queue element.
+/// Returns the work unit, a string scalar, in a queue element.
 fn work_unit(taken: &[Element]) -> Result<Bytes> {
     let [component] = taken.first().map(|element| &element[..]).unwrap_or_default() else {
         device::invalid!("Expected single component queue");

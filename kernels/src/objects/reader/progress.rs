@@ -7,28 +7,28 @@ use checkpoint::proto::{Fields, Malformed, Writer};
 use device::cancel::Cancellation;
 use device::{Error, Result};
 
-/// The progress of a reader; the counts start when it is made or reset.
+/// The progress of a reader: the current work unit, and counts since the reader was made or reset.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// Number of work units started.
+    /// Number of work units started since the reader was made or reset.
     started: i64,
-    /// Number of work units completed.
+    /// Number of work units completed since the reader was made or reset.
     finished: i64,
-    /// Number of records read.
+    /// Number of records read since the reader was made or reset.
     produced: i64,
-    /// The current or last work unit.
+    /// The current work unit, or the last one if none is in progress.
     work: Bytes,
-    /// The open work unit; `None` before it is reopened after a restore.
+    /// The open work unit; `None` if none has been opened since the reader was made or restored.
     records: Option<RecordsFn>,
 }
 
 impl Progress {
-    /// Returns the number of work units completed.
+    /// Returns the number of work units completed since the reader was made or reset.
     pub(super) fn finished(&self) -> i64 {
         self.finished
     }
 
-    /// Returns the number of records read.
+    /// Returns the number of records read since the reader was made or reset.
     pub(super) fn produced(&self) -> i64 {
         self.produced
     }
@@ -38,7 +38,7 @@ impl Progress {
         self.finished < self.started
     }
 
-    /// Starts a work unit. If it cannot be opened, the reader goes on without it.
+    /// Opens and starts a work unit. If it cannot be opened, the progress is unchanged.
     pub(super) fn begin(&mut self, format: &Format, work: Bytes) -> Result<()> {
         self.records = Some(format.open(&work)?);
         self.work = work;

@@ -1,10 +1,10 @@
-//! The values of a table, one row after another in memory.
+//! A column of a table: the values of all rows, one row after another in memory.
 
 use bytes::Bytes;
 use device::{Error, Result};
 use graph::{Code, DType, ResourceHandle, Shape, Tensor, Variant};
 
-/// The values of a table's rows.
+/// The values of all rows of a table.
 pub(super) struct Column {
     dtype: DType,
     /// Number of tensor elements per row.
@@ -12,7 +12,7 @@ pub(super) struct Column {
     elements: ColumnElements,
 }
 
-/// Tensor elements in the representation of their dtype.
+/// The elements of a column, in the representation of their dtype.
 enum ColumnElements {
     Plain { size: usize, bytes: Vec<u8> },
     Strings(Vec<Bytes>),
@@ -79,7 +79,7 @@ impl Column {
         Ok(())
     }
 
-    /// Removes the row at `index` by moving the last row there.
+    /// Removes the row at `index`; the last row takes its index.
     pub(super) fn swap_remove(&mut self, index: usize) {
         fn remove<T: Clone>(all: &mut Vec<T>, index: usize, per: usize) {
             let last = all.len().saturating_sub(per);
@@ -103,8 +103,8 @@ impl Column {
         }))
     }
 
-    /// Returns the rows at the given indices. For an index `None`, the row comes from `default`: row 0 if
-    /// `one_for_all`, otherwise the row whose number is the position of the `None`.
+    /// Returns the rows at the given indices. An index `None` takes the row from `default`: row 0 if `one_for_all`,
+    /// otherwise the row whose number is the index's position in `row_indices`.
     pub(super) fn gather(
         &self,
         row_indices: impl Iterator<Item = Option<usize>>,
@@ -162,7 +162,7 @@ impl Column {
         })
     }
 
-    /// Returns all rows.
+    /// Returns all rows as one tensor of `shape`.
     pub(super) fn all(&self, shape: Shape) -> Result<Tensor> {
         Ok(match &self.elements {
             ColumnElements::Plain { bytes, .. } => Tensor::from_bytes(self.dtype, shape, bytes)?,
@@ -172,7 +172,7 @@ impl Column {
         })
     }
 
-    /// Returns the first element of a row as text for messages.
+    /// Returns the first element of the row at `index`, as a text for error messages.
     pub(super) fn text(&self, index: usize) -> String {
         let count = match &self.elements {
             ColumnElements::Plain { size, bytes } => bytes.len() / size.max(&1),
@@ -184,7 +184,7 @@ impl Column {
         all.map_or_else(|_| "?".to_owned(), |all| Column::text_of(&all, index * self.width))
     }
 
-    /// Returns an element of a tensor as text for messages.
+    /// Returns an element of a tensor as a text for error messages.
     pub(super) fn text_of(tensor: &Tensor, element: usize) -> String {
         use crate::numeric::dispatch::dispatch;
         if let Ok(strings) = tensor.as_strings() {

@@ -1,5 +1,5 @@
-//! Lookup tables: values by key. A static table is initialised as a whole before lookups; the other kinds can change
-//! at any time.
+//! Lookup tables, which map keys to values. A static table is initialised as a whole before lookups; tables of other
+//! kinds can change at any time.
 
 mod column;
 pub mod text_file;
@@ -15,21 +15,21 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// The bytes of a key; see [`key_bytes`].
+/// The bytes of a key; [`key_bytes`] makes them from a tensor.
 pub type Key<'a> = Cow<'a, [u8]>;
 
-/// The way in which a table gets its rows.
+/// The way in which rows are added to a table.
 #[derive(Clone, Debug)]
 pub enum TableKind {
-    /// Initialised with all rows at once, then immutable.
+    /// The table is initialised with all rows at once and then does not change.
     Static,
-    /// Rows can be inserted and removed.
+    /// Rows can be inserted and removed at any time.
     Mutable,
-    /// Mutable; the two keys `empty` and `deleted` are reserved.
+    /// Rows can be inserted and removed at any time, except with the two reserved keys `empty` and `deleted`.
     Dense { empty: Bytes, deleted: Option<Bytes> },
 }
 
-/// The dtypes and shapes of keys and values.
+/// The dtypes and shapes of a table's keys and values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     pub key: DType,
@@ -38,7 +38,7 @@ pub struct Layout {
     pub value_shape: Shape,
 }
 
-/// A lookup table resource.
+/// A resource that maps keys to values.
 pub struct Table {
     name: Arc<str>,
     kind: TableKind,
@@ -46,10 +46,10 @@ pub struct Table {
     rows: RwLock<Rows>,
 }
 
-/// The rows of a table.
+/// The keys and values of a table's rows.
 struct Rows {
     is_initialized: bool,
-    /// Index of each key's row.
+    /// For each key, the index of its row in `keys` and `values`.
     row_indices: FxHashMap<Bytes, usize>,
     keys: Vec<Bytes>,
     values: Column,
@@ -61,7 +61,7 @@ impl Rows {
         Ok(Rows { is_initialized, row_indices: FxHashMap::default(), keys: Vec::new(), values })
     }
 
-    /// Inserts a row or replaces the row of the key.
+    /// Inserts a row with the values in row `row` of a tensor, or replaces the values of the key's row.
     fn set(&mut self, key: Key<'_>, values: &Tensor, row: usize) -> Result<()> {
         match self.row_indices.get(&*key) {
             Some(&index) => self.values.set(index, values, row),
@@ -75,7 +75,7 @@ impl Rows {
         }
     }
 
-    /// Removes the row of the key if there is one.
+    /// Removes the row of the key; does nothing if the table has no row of the key.
     fn remove(&mut self, key: &[u8]) {
         let Some(index) = self.row_indices.remove(key) else { return };
         self.keys.swap_remove(index);
@@ -91,7 +91,7 @@ impl Resource for Table {
 }
 
 impl Table {
-    /// Returns an empty table.
+    /// Returns an empty table; a static table is not yet initialised.
     pub fn new(name: Arc<str>, kind: TableKind, layout: Layout) -> Result<Table> {
         let rows = RwLock::new(Rows::new(&layout, !matches!(kind, TableKind::Static))?);
         Ok(Table { name, kind, layout, rows })
@@ -102,7 +102,7 @@ impl Table {
         &self.layout
     }
 
-    /// Checks that a node with these dtypes may share this table.
+    /// Checks that a node with these dtypes of keys and values may share the table.
     ///
     /// # Errors
     /// `InvalidArgument` if the dtypes differ.
@@ -118,22 +118,22 @@ impl Table {
         Ok(())
     }
 
-    /// Returns the number of rows.
+    /// Returns the number of keys in the table.
     pub fn len(&self) -> usize {
         self.rows.read().keys.len()
     }
 
-    /// Returns whether the table has no row.
+    /// Returns whether the table has no key.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns whether the table can be looked up; false only for a static table before its initialisation.
+    /// Returns whether values can be looked up: false only for a static table before its initialisation.
     pub fn is_initialized(&self) -> bool {
         self.rows.read().is_initialized
     }
 
-    /// Returns the bytes of each key in a tensor, and the shape of the array of keys.
+    /// Returns the bytes of each key in a tensor, and the tensor's dimensions without those of a key.
     fn keys<'a>(&self, keys: &'a Tensor) -> Result<(Vec<Key<'a>>, Vec<usize>)> {
         let (dims, each) = (keys.shape().dims(), &self.layout.key_shape);
         let Some(outer) = dims.strip_suffix(each.dims()) else {
@@ -166,7 +166,8 @@ impl Table {
         Ok(())
     }
 
-    /// Returns the values of the keys. `default`, one value or one per key, replaces missing values.
+    /// Returns the values of the keys. A key without a row gets its value from `default`, which holds one value or one
+    /// value per key.
     pub fn find(&self, keys: &Tensor, default: &Tensor) -> Result<Tensor> {
         let (keys, outer) = self.keys(keys)?;
         self.check_keys(&keys)?;
@@ -184,7 +185,7 @@ impl Table {
         rows.values.gather(row_indices, default, one_for_all, shape)
     }
 
-    /// Inserts rows, replacing those with the same keys.
+    /// Inserts rows; existing rows with the same keys are replaced.
     pub fn insert(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
         self.check_mutable("Insert")?;
         let (keys, outer) = self.keys(keys)?;
@@ -194,7 +195,7 @@ impl Table {
         keys.into_iter().enumerate().try_for_each(|(row, key)| rows.set(key, values, row))
     }
 
-    /// Removes the rows with these keys; unknown keys are ignored.
+    /// Removes the rows with the given keys; unknown keys are ignored.
     pub fn remove(&self, keys: &Tensor) -> Result<()> {
         self.check_mutable("Remove")?;
         let (keys, _) = self.keys(keys)?;
@@ -213,12 +214,12 @@ impl Table {
         }
     }
 
-    /// Replaces all rows.
+    /// Replaces all rows of the table.
     pub fn import(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
         if let TableKind::Static = self.kind {
             return self.initialize(keys, values);
         }
-        // TensorFlow's dense tables export scalar keys as rows of one element.
+        // TensorFlow's dense tables export scalar keys as vectors of one element.
         let rows = values.shape().first().copied().unwrap_or(0);
         let shape = Shape::new(&[&[rows], self.layout.key_shape.dims()].concat())?;
         let keys = &match keys.num_elements() == shape.num_elements() {
@@ -286,8 +287,8 @@ impl Table {
     }
 }
 
-/// Returns the bytes of each key: the memory of numeric elements, the bytes of a single string, or several strings
-/// with their lengths before them.
+/// Returns the bytes of each key: the memory of its numeric elements, the bytes of its single string, or its several
+/// strings, each with its length before it.
 pub fn key_bytes(keys: &Tensor, width: usize) -> Result<Vec<Key<'_>>> {
     if width == 0 {
         device::invalid!("a key must have elements");

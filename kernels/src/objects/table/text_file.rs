@@ -1,4 +1,5 @@
-//! Table rows in a text file. Each line is a row; a key or a value is a column, the whole line, or the line number.
+//! Reading of table rows from a text file. Each line is a row; its key and its value are each a column, the whole line,
+//! or the line number.
 
 use bytes::Bytes;
 use device::{Error, Result};
@@ -6,24 +7,24 @@ use graph::{Code, DType, Shape, Tensor};
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
 
-/// Special column indices: the line number, and the whole line.
+/// Special values of `key_index` and `value_index`: the line number, and the whole line.
 const LINE_NUMBER: i64 = -1;
 const WHOLE_LINE: i64 = -2;
 
-/// The format of a text file.
+/// The format of a text file with one table row per line.
 #[derive(Clone, Debug)]
 pub struct TextFile {
     pub key_index: i64,
     pub value_index: i64,
-    /// Number of lines to read; -1 for all.
+    /// Number of lines to read; -1 for all lines.
     pub vocab_size: i64,
     pub delimiter: u8,
-    /// Number added to line numbers.
+    /// Number added to each line number.
     pub offset: i64,
 }
 
 impl TextFile {
-    /// Reads the keys and the values of a file, for a table of these dtypes.
+    /// Reads the keys and the values of a table from the file `path`; `key` and `value` are their dtypes.
     pub fn read(&self, path: &str, key: DType, value: DType) -> Result<(Tensor, Tensor)> {
         check_index("Key", self.key_index, "key", key)?;
         check_index("Value", self.value_index, "value", value)?;
@@ -52,7 +53,7 @@ impl TextFile {
         Ok((keys.finish()?, values.finish()?))
     }
 
-    /// Appends the cell in column `index` of a line to `cells`.
+    /// Appends one cell of a line to `cells`: the column `index`, the whole line, or the line number.
     fn add(&self, cells: &mut CellValues, index: i64, line: &[u8], number: i64, path: &str) -> Result<()> {
         match index {
             LINE_NUMBER => {
@@ -105,7 +106,7 @@ fn file_error(path: &str, error: &std::io::Error) -> Error {
     }
 }
 
-/// The cells of a column, by dtype.
+/// The keys or the values of all lines, by dtype.
 enum CellValues {
     Text(Vec<Bytes>),
     Int32(Vec<i32>),

@@ -138,7 +138,7 @@ fn fill(
     Ok(None)
 }
 
-/// Returns the shape of a dense feature with this number of values.
+/// Returns the shape of a dense feature that has `values` values.
 fn dims(dense: &DenseFeature, values: usize) -> Vec<usize> {
     let stride = dense.stride().unwrap_or(1).max(1);
     dense.shape.dims().unwrap_or_default().iter().map(|d| d.unwrap_or(values / stride)).collect()
@@ -202,7 +202,7 @@ fn dense_batch<'a>(
         let shape = [&[examples.len()], &dims(dense, 0)[..]].concat();
         return Ok(values.into_tensor(Shape::new(&shape)?)?);
     };
-    // The first dimension is unknown: each example is padded to the length of the longest.
+    // The first dimension is unknown: each example is padded to the length of the longest example.
     let mut lengths = Vec::with_capacity(examples.len());
     for (i, example) in examples.iter().enumerate() {
         lengths.push(fill(&label(i), example, dense, &mut Values::new(dense.dtype))?.unwrap_or(0));

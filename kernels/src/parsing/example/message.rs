@@ -80,7 +80,7 @@ impl Values {
         }
     }
 
-    /// Appends the values of an encoded list of the same dtype.
+    /// Appends the values of an encoded list, whose dtype is that of `self`.
     pub(super) fn read(&mut self, list: &[u8]) -> Result<(), Malformed> {
         for field in Fields::of(list) {
             let (1, value) = field? else { continue };
@@ -93,7 +93,7 @@ impl Values {
         Ok(())
     }
 
-    /// Appends the elements of a tensor of the same dtype.
+    /// Appends the elements of a tensor, whose dtype is that of `self`.
     pub(super) fn append(&mut self, tensor: &Tensor) -> graph::Result<()> {
         match self {
             Values::Ints(v) => v.extend_from_slice(tensor.values()?),

@@ -1,5 +1,5 @@
-//! Chains of element-wise ops, as described by the attributes of `_FusedElementwise`, independent of the device
-//! that computes them.
+//! Chains of element-wise ops, as the attributes of `_FusedElementwise` describe them; independent of the device that
+//! computes them.
 
 use crate::numeric::broadcast::Plan;
 use crate::plan::fused::texts;
@@ -16,29 +16,29 @@ use std::sync::OnceLock;
 /// The arity of a fused op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arity {
-    /// One operand.
+    /// The op has one operand.
     Map,
-    /// Two operands.
+    /// The op has two operands.
     Zip(Pairing),
 }
 
 /// The shapes that two operands may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
-    /// Shapes that broadcast.
+    /// The shapes of both operands broadcast.
     Broadcast,
-    /// Equal shapes.
+    /// Both operands have the same shape.
     Equal,
     /// The second operand is a vector along the last axis of the first.
     Bias,
 }
 
-/// The source of an operand: an input or an earlier op.
+/// The source of an operand: an input of the fused node or an earlier op of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// An input of the fused node.
+    /// An input of the fused node, by its index.
     Input(usize),
-    /// The value of an earlier op.
+    /// The result of an earlier op of the chain, by its index.
     Value(usize),
 }
 
@@ -57,7 +57,7 @@ pub struct Chain<F> {
 #[derive(Debug)]
 pub struct ChainOp<F> {
     pub function: F,
-    /// The sources of the operand or, if the op is an [`Arity::Zip`], of both operands.
+    /// The source of the operand or, if the op is an [`Arity::Zip`], the sources of both operands.
     pub operands: SmallVec<[Source; 2]>,
     arity: Arity,
     unfused: UnfusedOp,
@@ -112,8 +112,8 @@ impl<F> Chain<F> {
         (0..self.inputs).map(|i| ctx.shape(i).ok()).collect()
     }
 
-    /// Returns whether all inputs have the same shape and every op's value has this shape too; false if there is no
-    /// input.
+    /// Returns whether all inputs have the same shape and all ops accept operands of equal shapes, so that the results
+    /// of all ops have the shape too; false if there is no input.
     pub fn has_one_shape(&self, input_shapes: &[&Shape]) -> bool {
         self.takes_equal_shapes
             && input_shapes.split_first().is_some_and(|(x, others)| others.iter().all(|y| y == x))
@@ -137,7 +137,7 @@ impl<F> Chain<F> {
         Some(shapes)
     }
 
-    /// Runs the ops one after another over whole tensors, like the unfused graph.
+    /// Runs the ops one after another, each over whole tensors, like the unfused graph does.
     pub fn run_unfused(&self, ctx: &mut KernelContext<'_>) -> Result<()> {
         let mut uses_left: SmallVec<[usize; 16]> = SmallVec::from_elem(0, self.inputs + self.ops.len());
         let slot = |source: &Source| match *source {
@@ -151,7 +151,7 @@ impl<F> Chain<F> {
             for source in &op.operands {
                 let slot = slot(source);
                 uses_left[slot] -= 1;
-                // The last op that uses an operand may overwrite it.
+                // The last op that uses an operand takes it, so that the op may overwrite it.
                 inputs.push(if uses_left[slot] == 0 {
                     std::mem::take(&mut values[slot])
                 } else {
@@ -171,7 +171,7 @@ impl<F> Chain<F> {
     }
 }
 
-/// Returns the shape of the value of an op with two operands; `None` if it does not accept their shapes.
+/// Returns the shape of the result of an op with two operands; `None` if the op does not accept the operands' shapes.
 fn paired(pairing: Pairing, x: &Shape, y: &Shape) -> Option<Shape> {
     match pairing {
         _ if x == y && pairing != Pairing::Bias => Some(x.clone()),
@@ -181,7 +181,7 @@ fn paired(pairing: Pairing, x: &Shape, y: &Shape) -> Option<Shape> {
     }
 }
 
-/// An op as the node before fusion. The node's kernel is made at its first run, because the unfused node is rarely run.
+/// The node that an op was before fusion. Its kernel is made at its first run, because the chain is rarely run unfused.
 struct UnfusedOp {
     node: Node,
     def: &'static KernelDef,

@@ -1,4 +1,4 @@
-//! The state of a tensor array: its elements, which of them were written and read, and their shapes.
+//! The state of a tensor array: its elements, their shapes, and whether each element has been written and read.
 
 use device::resource::Resource;
 use device::value::Value;
@@ -13,7 +13,7 @@ pub(crate) struct TensorArray {
     pub(super) dtype: DType,
     clear_after_read: bool,
     identical_shapes: bool,
-    /// True for an array of gradients, in which repeated writes to an element are summed.
+    /// True for an array of gradients, in which a second write to an element is added to the first.
     sums: bool,
     state: Mutex<TensorArrayState>,
 }
@@ -29,14 +29,14 @@ struct TensorArrayState {
 #[derive(Clone, Default)]
 struct ArrayElement {
     tensor: Option<Value>,
-    /// The shape of the written tensor. If there is a shape but no tensor, the element is zeros that have not been
-    /// created yet.
+    /// The shape of the written tensor. If there is a shape but no tensor, the element's value is zeros of this shape,
+    /// which are created when the element is read.
     shape: Option<Shape>,
     is_read: bool,
     is_cleared: bool,
 }
 
-/// The settings of a new array.
+/// The settings of a new tensor array.
 pub(super) struct TensorArrayConfig {
     pub(super) name: String,
     pub(super) dtype: DType,
@@ -74,9 +74,8 @@ impl TensorArray {
         })
     }
 
-    /// Returns a new array for the gradients of this array, with the current length of this array, which can then no
-    /// longer grow. For each element written in this array, the new array has zeros of the element's shape with
-    /// `prefix` before it.
+    /// Returns a new array for the gradients of this array, with the same length; this array can then no longer grow.
+    /// For each element written in this array, the new array has zeros of the element's shape with `prefix` before it.
     pub(super) fn gradient(&self, name: String, prefix: Option<&[usize]>) -> Result<TensorArray> {
         let mut forward = self.open()?;
         forward.is_dynamic = false;
@@ -114,7 +113,7 @@ impl TensorArray {
         Ok(self.open()?.elements.len())
     }
 
-    /// Extends the array to `size` elements, if it may grow.
+    /// Extends the array to `size` elements; does nothing if it is longer or has a fixed length.
     pub(super) fn grow_to(&self, size: usize) -> Result<()> {
         let mut state = self.open()?;
         if state.is_dynamic && size > state.elements.len() { grow(&mut state.elements, size) } else { Ok(()) }
@@ -128,7 +127,7 @@ impl TensorArray {
         drop(elements);
     }
 
-    /// Writes an element; `add` adds to an element that was written before, if the array sums.
+    /// Writes an element. In an array of gradients, `add` adds the value to an element that was written before.
     pub(super) fn write(
         &self,
         index: i32,
@@ -188,7 +187,7 @@ impl TensorArray {
         }
     }
 
-    /// Returns an element; `zeros` creates the value of an element that was not written.
+    /// Returns an element; `zeros` creates the value of an element that was never written.
     pub(super) fn read(&self, index: i32, zeros: impl FnOnce(Shape) -> Result<Value>) -> Result<Value> {
         let name = &self.name;
         let mut state = self.open()?;

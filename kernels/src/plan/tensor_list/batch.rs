@@ -9,8 +9,8 @@ use graph::{DType, Node, Optional, Tensor, TensorList, Variant};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// `TensorListConcatLists`: makes the kernel that appends the elements of each list in input 1 to those of the list at
-/// the same position in input 0.
+/// `TensorListConcatLists`: makes the kernel that appends to each list in input 0 the elements of the list at the same
+/// position in input 1.
 pub fn concat_lists<T: ListElement>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
@@ -68,8 +68,8 @@ pub fn push_back_batch<T: ListElement>(init: &KernelInit<'_>, memory: impl Memor
     })
 }
 
-/// Makes the kernel of ZerosLike for variants: replaces every tensor in them by zeros, and keeps empty variants.
-/// `memory` creates the zeros of tensors outside host memory.
+/// Makes the kernel of `ZerosLike` for variants, which replaces every tensor in the variants by zeros, and keeps empty
+/// variants. `memory` creates the zeros of tensors outside host memory.
 pub fn zeros_like<T: ListElement>(memory: impl Memory) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let out = zeros_of_all::<T>(ctx, &memory, ctx.input(0)?)?;
@@ -133,10 +133,10 @@ pub fn add_n<T: ListElement>() -> Result<Kernel> {
     })
 }
 
-/// Adds nested variants, using the device's own AddN kernels for the tensors in them.
+/// The sum of nested variants: adds the tensors in them with the device's own AddN kernels.
 struct VariantAdder<'a> {
     device: &'a Arc<Device>,
-    /// The kernels of the dtypes added so far.
+    /// The AddN kernels of the dtypes added so far.
     kernels: SmallVec<[(DType, Node, Kernel); 1]>,
 }
 
@@ -150,7 +150,8 @@ impl VariantAdder<'_> {
         Ok(Tensor::variants(sums, a.shape().clone())?)
     }
 
-    /// Adds two variants; an element that is missing on one side counts as zero.
+    /// Adds the tensors in two variants; if an element of one list is uninitialized, the sum is the other list's
+    /// element.
     fn variants<T: ListElement>(&mut self, a: &Variant, b: &Variant) -> Result<Variant> {
         if let (Some(x), Some(y)) = (a.get::<TensorList<T>>(), b.get::<TensorList<T>>()) {
             check_dtype(y, x.element_dtype)?;

@@ -30,7 +30,7 @@ pub(super) fn rows<T: ListElement>(
     Ok(rows)
 }
 
-/// Returns the number of rows of input `i`, and the dimensions of a row.
+/// Returns the number of rows of the tensor in input `i`, and the dimensions of a row.
 fn first_and_rest<'a>(ctx: &'a KernelContext<'_>, i: usize) -> Result<(usize, &'a [usize])> {
     let shape = ctx.shape(i)?;
     match shape.dims().split_first() {
@@ -59,7 +59,7 @@ pub fn from_tensor<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -
     })
 }
 
-/// Returns the common shape of the elements: `wanted`, the list's shape and the elements' shapes merged.
+/// Returns the common shape of the elements: `wanted`, the list's element shape and the shapes of all elements merged.
 fn common_shape<T: ListElement>(list: &TensorList<T>, wanted: PartialShape) -> Result<PartialShape> {
     let mut shape = merged(&wanted, &list.element_shape)?;
     for element in list.elements().iter().flatten() {
@@ -73,7 +73,7 @@ fn common_shape<T: ListElement>(list: &TensorList<T>, wanted: PartialShape) -> R
     Ok(shape)
 }
 
-/// Stacks the chosen elements to one tensor; uninitialized elements are zeros.
+/// Stacks the chosen elements of a list to one tensor; uninitialized elements become zeros.
 fn stack_elements<T: ListElement>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,

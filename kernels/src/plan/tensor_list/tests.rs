@@ -131,7 +131,7 @@ fn the_nesting_depth_of_variants_is_limited() -> Result<()> {
     Ok(())
 }
 
-/// Each level contains the next one twice, so that traversing all of them would never end.
+/// Each level contains the next level twice, so that visiting all tensors one by one would never end.
 #[test]
 fn the_number_of_tensors_in_nested_variants_is_limited() -> Result<()> {
     let variant = [("element_dtype", DType::Variant.into()), INT];

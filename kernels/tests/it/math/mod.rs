@@ -13,8 +13,8 @@ use anabranch_kernels::testing::run_node;
 use device::{Error, Result, Value};
 use graph::{AttrValue, Code, DType, Element, Node, Shape, Tensor};
 
-/// Returns the output of an op whose attribute `T` is the first input's dtype. The op runs twice and must give equal
-/// outputs: with inputs that are shared, and with inputs whose memory it may overwrite.
+/// Returns the output of an op whose attribute `T` is the first input's dtype. The op runs twice, with inputs that are
+/// shared and with inputs whose memory the op may overwrite, and must give equal outputs.
 fn run(op: &str, inputs: &[Tensor], attrs: &[(&str, AttrValue)]) -> Result<Tensor> {
     let op = graph::ops::lookup(op).ok_or_else(|| Error::invalid(format!("no op {op}")))?;
     let mut node = Node::new("test", op);
@@ -55,7 +55,7 @@ fn tensor<T: Element>(dims: &[usize], values: &[T]) -> Result<Tensor> {
     Ok(Tensor::from_slice(values, Shape::new(dims)?)?)
 }
 
-/// Returns the numbers 0, 1, 2, … in this shape.
+/// Returns a tensor of the numbers 0, 1, 2, … with the dimensions `dims`.
 fn counting(dims: &[usize]) -> Result<Tensor> {
     let shape = Shape::new(dims)?;
     let values: Vec<f32> = (0..shape.num_elements()).map(|i| i as f32).collect();

@@ -15,7 +15,8 @@ fn approximations_at_the_edges_of_their_range() -> Result<()> {
     let x = [-1000.0, 1000.0, -90.0, 88.0, 88.7, 88.8, NAN, INF, -INF, 0.0, -0.0];
     let exp = [0.0, INF, 0.0, 1.651_636_3e38, 3.325_976_9e38, INF, NAN, INF, 0.0, 1.0, 1.0];
     assert_near(&apply("Exp", &x)?, &exp, 1e-6);
-    // The outermost arguments of `Exp` with finite or normal results, and the next arguments beyond each.
+    // The greatest argument of `Exp` with a finite result and the least with a normal result, each followed by the next
+    // argument beyond it.
     let ends = apply("Exp", &[88.722_83, 88.722_84, -87.336_54, -87.336_55])?;
     assert_near(&ends, &[3.402_798_5e38, INF, 1.175_499_7e-38, 0.0], 1e-6);
     let x = [0.0, -0.0, -1.0, INF, NAN, 1.0, 1e-45];

@@ -1,5 +1,5 @@
-//! Conversions of graphs. No information of a GraphDef is lost: fields without a counterpart are stored,
-//! serialised, in the `opaque` field of the node or of the graph.
+//! Conversions of graphs. No information of a GraphDef is lost: fields that the types of `graph` do not have are
+//! stored, serialised, in the `opaque` field of the node or of the graph.
 //!
 //! Graphs are decoded from and encoded to bytes directly, because an intermediate message would cost several
 //! times as much as the graph itself.
@@ -39,8 +39,8 @@ pub(super) fn unreadable(of: &str, error: prost::DecodeError) -> Error {
     }
 }
 
-/// Decodes attributes. Attributes that cannot be decoded and that are not `known` to the op are returned
-/// unchanged.
+/// Decodes attributes. Returns the decoded attributes, and the messages of those that are not `known` to the op and
+/// cannot be decoded.
 pub(super) fn attrs_from_proto(
     attr: BTreeMap<String, pb::AttrValue>,
     budget: &mut Budget,
@@ -60,7 +60,7 @@ pub(super) fn attrs_from_proto(
     Ok((attrs.into_iter().collect(), left))
 }
 
-/// Returns whether an attribute value has a counterpart: it is set, and its dtypes are supported.
+/// Returns whether an attribute value can be decoded: it is set, and its dtypes are supported.
 fn is_readable(value: &pb::AttrValue) -> bool {
     use pb::attr_value::Value;
     let known = |number: &i32| graph::DType::from_number(*number).is_some();
@@ -87,7 +87,7 @@ pub(super) struct AttrCache {
 #[derive(Default)]
 struct CachedAttrs {
     attrs: Attrs,
-    /// The encoded attributes, if all of them were decoded.
+    /// The encoded attributes of the node that `attrs` was decoded from; `None` if some of them could not be decoded.
     bytes: Option<Vec<u8>>,
 }
 
@@ -131,7 +131,7 @@ impl AttrCache {
         bytes.is_empty().then(|| cached.attrs.clone())
     }
 
-    /// Caches decoded attributes; `is_all` is set if all entries were decoded.
+    /// Caches the attributes decoded from `entries`; `is_all` is set if all entries were decoded.
     fn put(&mut self, op: &'static Op, entries: &[Field<'_>], is_all: bool, attrs: Attrs) -> Attrs {
         let cached = self.last.entry(op.index).or_default();
         if cached.attrs != attrs {

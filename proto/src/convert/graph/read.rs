@@ -58,7 +58,8 @@ pub fn extend_graph(graph: Graph, def: Bytes, budget: &mut Budget) -> Result<Gra
     }
     let mut graph = reading.importer.finish()?;
     graph.versions = versions;
-    // Concatenated serialised messages are merged when they are decoded.
+    // Fields that this project does not interpret are appended to those of earlier GraphDefs: decoding merges
+    // concatenated messages.
     let rest = parts.rest.encode_to_vec();
     if !rest.is_empty() {
         graph.opaque = [&graph.opaque[..], &rest].concat().into();
@@ -152,8 +153,7 @@ impl GraphReader<'_> {
         let NodeDef { name, op, device, inputs, attrs, mut rest } =
             NodeDef::read(bytes).map_err(|e| unreadable("", e))?;
         check_name(name)?;
-        // The name of an op that is not in the op table may be that of a function; otherwise it is refused
-        // below.
+        // An op that is not in the op table may be a function of the graph; if it is none, `Importer::add` refuses it.
         let row = ops::lookup(op);
         let attrs = match row.and_then(|row| self.cache.cached(row, &attrs)) {
             Some(cached) => cached,
@@ -207,7 +207,7 @@ fn unreadable(name: &str, error: Malformed) -> Error {
 fn check_name(name: &str) -> Result<()> {
     let is_plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_');
     let is_valid = |c: u8| is_plain(c) || matches!(c, b'-' | b'/' | b'>');
-    // The importer reports an empty name with more detail.
+    // An empty name passes this check, because the importer reports it with more detail.
     if name.bytes().next().is_none_or(is_plain) && name.bytes().all(is_valid) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! The problem of handwritten digits, and a classifier with one hidden layer.
+//! The training problem `digits`: images of handwritten digits, and a classifier with one hidden layer.
 
 mod images;
 

@@ -1,7 +1,7 @@
-//! The problem of clicks, and a model with two parts (Cheng et al., "Wide & Deep Learning for Recommender Systems",
-//! 2016): a wide part with a weight for each value and for each pair of place and hour, and a deep part with embeddings
-//! of the values. The tables of both are cut into shards on alternating parameter servers, and a step reads and updates
-//! only the rows that its batch uses.
+//! The training problem `clicks`, and a model with two parts (Cheng et al., "Wide & Deep Learning for Recommender
+//! Systems", 2016): a wide part with a weight for each value and for each pair of place and hour, and a deep part with
+//! embeddings of the values. The tables of weights and of embeddings are cut into shards on alternating parameter
+//! servers, and a step reads and updates only the rows that its batch uses.
 
 mod clicks;
 
@@ -32,7 +32,8 @@ pub(super) fn problem() -> Result<Problem, Box<dyn Error + Send + Sync>> {
 /// Returns an optimizer whose learning rate for each element decays with the squares of the element's gradients, so
 /// that the rows of rare ids learn as fast as those of frequent ids.
 fn optimizer(learning_rate: LearningRate) -> Optimizer {
-    // The initial value is small, because gradients are means over a batch in which each row occurs rarely.
+    // The initial value of the accumulators is small, because gradients are means over a batch in which each row occurs
+    // rarely.
     Optimizer::Adagrad { learning_rate, initial_accumulator_value: 1e-5 }
 }
 
@@ -111,7 +112,7 @@ mod tests {
 
     type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-    /// Returns the accuracy in percent on held-out examples of clicks, of a model with these scores.
+    /// Trains a model with the model function `scores`, and returns its accuracy in percent on the held-out examples.
     fn accuracy(scores: Scores) -> Fallible<f64> {
         let outcome =
             training::run(&Problem { scores, ..problem()? }, Mode::Local, Compute::Anywhere, None, None)?;

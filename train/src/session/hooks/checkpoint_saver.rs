@@ -82,8 +82,8 @@ impl CheckpointSaver {
         self.save(context, false)
     }
 
-    /// Returns the error of a checkpoint written while steps went on, once its thread has ended; waits for the thread
-    /// if `waits`. Otherwise returns whether no checkpoint is being written.
+    /// Returns whether no thread is writing a checkpoint any more, after waiting for the thread if `waits`. Returns the
+    /// error of the write if it has failed.
     fn collect_written(&mut self, waits: bool) -> Result<bool> {
         match self.writing.take() {
             Some(thread) if !waits && !thread.is_finished() => {
@@ -103,7 +103,7 @@ impl Hook for CheckpointSaver {
     fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
         let step = context.session.run(&[], &[self.global_step], &[])?;
         let step = step.first().map(Tensor::item::<i64>).transpose()?.unwrap_or_default();
-        // A restored checkpoint need not be saved again.
+        // The checkpoint from which the variables were just restored need not be saved again.
         let newest = latest_checkpoint(&self.folder)?;
         if newest.is_some_and(|prefix| prefix.ends_with(format!("{NAME}-{step}"))) {
             self.timer.record(step);

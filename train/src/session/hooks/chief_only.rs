@@ -12,7 +12,7 @@ pub struct ChiefOnly {
 }
 
 impl ChiefOnly {
-    /// Wraps a hook.
+    /// Wraps `hook`, so that it runs only in sessions in which this replica is the chief.
     pub fn new(hook: impl Hook + 'static) -> ChiefOnly {
         ChiefOnly { hook: Box::new(hook), is_active: false }
     }

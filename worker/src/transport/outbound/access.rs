@@ -25,7 +25,7 @@ impl Outbound {
             Error::new(Code::Unavailable, text)
         };
         let shared_block = self.share_block(&loan).map_err(|error| {
-            // Until the query is repeated, other tensors of this pair of devices are sent by the host.
+            // Until the next query, other tensors of this pair of devices are sent through host memory.
             if let Ok(key) = RendezvousKey::parse(&value_id.key) {
                 self.peer_access.postpone(DevicePair::of(&key));
             }

@@ -37,7 +37,7 @@ use tokio::sync::oneshot;
 
 /// Largest number of bytes in flight that are pushed without a request, not counting shared memory.
 pub(in crate::transport) const PUSH_BUDGET: u64 = 64 << 20;
-/// Number of queued bytes from which the queue is flushed without waiting for the end of a cork.
+/// Number of queued bytes from which the queue is flushed at once, even within a cork (`visit::cork`).
 const FLUSH_FROM: usize = 128 << 10;
 /// Time after which the announcement of a step's end is flushed if no other frame has been flushed before.
 const CLEANUP_FLUSH_DELAY: Duration = Duration::from_millis(10);
@@ -82,9 +82,9 @@ struct OutboundState {
 /// The reason why a tensor is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PushReason {
-    /// A Send node has sent it.
+    /// A Send node has sent the tensor.
     Ready,
-    /// The receiver has requested it after an offer.
+    /// The receiver has requested the tensor after an offer.
     Requested,
 }
 
@@ -199,7 +199,7 @@ impl Outbound {
     /// Notifies the peer at once that a step has failed here.
     pub(crate) fn send_failure(&self, step_id: i64, why: &Error) {
         let why = crate::failure(why).derived();
-        // An error is ignored: both ends notice a broken link, and fail its steps.
+        // An error is ignored: both ends notice a broken link, and fail the steps that use it.
         if self.post(&Frame::Failed { step_id, why }, None).is_ok() {
             self.flush();
         }
@@ -323,8 +323,8 @@ fn post_value(to: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> de
     Ok(true)
 }
 
-/// Queues a [piggybacked](piggyback) value on the connection that its receiver's message came on, and
-/// flushes.
+/// Queues a [piggybacked](piggyback) value on `way`, the connection on which the value's receiver has sent a message,
+/// and flushes the connection.
 fn post_piggybacked(way: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> device::Result<bool> {
     let is_posted = post_value(way, frame, payload)?;
     way.flush();

@@ -44,8 +44,8 @@ impl Outbound {
     pub(super) fn end_run(&self, id: u64, response: Result<pb::RunGraphResponse, Status>) {
         let sender = self.runs.lock().remove(&id);
         if let Some(sender) = sender {
-            // Corked writes are released first, because the run's caller continues on this thread and they
-            // must not wait for its work.
+            // Corked writes are released first, so that they do not wait for the work of the run's caller, which
+            // continues on this thread.
             visit::release_cork();
             // An error means that the caller has cancelled the run.
             visit::wake_inline(|| drop(sender.send(response)));

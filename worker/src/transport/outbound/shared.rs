@@ -9,12 +9,12 @@ use device::shared_block::{FreeListener, MemoryKind};
 use graph::Code;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Largest number of bytes of shared memory that a peer borrows of tensors it has not requested, so that a peer that has
-/// stopped does not hold all memory.
+/// Maximum number of bytes of shared memory that a peer borrows of tensors it has not requested, so that a peer that
+/// has stopped does not hold all memory.
 const SHARED_BUDGET: u64 = 1 << 30;
-/// Largest number of blocks of host memory that are shared with one peer, because the peer maps each of them. Tensors in
-/// further blocks are written to the connection. Blocks of device memory need no limit, because there are
-/// few: one for each tensor that is shared at a time.
+/// Maximum number of blocks of host memory that are shared with one peer, because the peer maps each of them. Tensors
+/// in further blocks are written to the connection. Blocks of device memory need no limit, because there is only one
+/// for each tensor that is shared at the time.
 const MAX_HOST_BLOCKS: usize = 2048;
 
 /// The blocks shared with the peer of a link, and the tensors in them that the peer borrows.
@@ -46,8 +46,8 @@ impl SharedState {
 }
 
 impl Outbound {
-    /// Sends the peer the descriptor of the block that contains the memory, unless it has it. Returns the
-    /// block's number; `None` if the memory cannot be shared with the peer.
+    /// Sends the peer the descriptor of the block that contains the memory, unless the peer already has the descriptor.
+    /// Returns the block's number; `None` if the memory cannot be shared with the peer.
     ///
     /// # Errors
     /// `ResourceExhausted` if no descriptor can be created.
@@ -76,8 +76,8 @@ impl Outbound {
         Ok(Some(id))
     }
 
-    /// Sends a tensor as a reference to memory in a block whose descriptor the peer has. Returns false if the
-    /// peer borrows too much.
+    /// Sends a tensor as a reference to memory in a block whose descriptor the peer has. Returns false if the peer
+    /// already borrows [`SHARED_BUDGET`] bytes.
     pub(super) fn push_shared(
         &self,
         value_id: ValueId,

@@ -37,12 +37,12 @@ pub struct Task {
 }
 
 impl Task {
-    /// Starts a worker with the settings `config` behind `listener`.
+    /// Starts a worker with the settings `config`, which serves on `listener`.
     pub fn serve(config: WorkerConfig, listener: std::net::TcpListener) -> Test<Task> {
         Task::serve_with(listener, || Worker::new(config))
     }
 
-    /// Starts the worker that `make` creates on the task's runtime.
+    /// Starts the worker that `make` creates on the task's runtime; it serves on `listener`.
     pub fn serve_with(
         listener: std::net::TcpListener,
         make: impl FnOnce() -> Result<Arc<Worker>, Status>,
@@ -109,7 +109,7 @@ pub fn cluster(tasks: u32, tweak: impl Fn(&mut WorkerConfig)) -> Test<Vec<Task>>
         .collect()
 }
 
-/// A session over all tasks of a cluster; the client feeds and fetches at the first.
+/// A session over all tasks of a cluster; the client feeds and fetches at the first task.
 pub struct Session {
     pub links: BTreeMap<TaskName, Arc<dyn WorkerLink>>,
     devices: DeviceSet,
