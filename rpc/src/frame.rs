@@ -1,4 +1,4 @@
-//! Encoding of HTTP/2 frames (RFC 9113): frame headers and the numbers in payloads. This file holds no state.
+//! Encoding and decoding of HTTP/2 frame headers, and of the numbers in frame payloads (RFC 9113).
 
 /// The bytes with which a client opens a connection.
 pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -111,6 +111,6 @@ pub(crate) fn put(kind: u8, flags: u8, stream: u32, payload: &[u8], out: &mut Ve
 pub(crate) fn read_u32(payload: &[u8]) -> Result<u32, Violation> {
     match payload.first_chunk() {
         Some(bytes) if payload.len() == 4 => Ok(u32::from_be_bytes(*bytes)),
-        _ => Err(Violation::size("a frame of one number")),
+        _ => Err(Violation::size("a frame whose payload is not 4 bytes long")),
     }
 }

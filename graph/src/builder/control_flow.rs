@@ -33,9 +33,10 @@ pub(super) struct FlowContext {
     id: u32,
     parent: Option<Rc<FlowContext>>,
     kind: ContextKind,
-    /// The control input of nodes that have no inputs in this context.
+    /// The node that becomes the control input of each node that has no inputs in this context.
     pivot: Cell<NodeId>,
-    /// Captured values: maps each value from outside the context to the value that stands for it inside.
+    /// Captured values: maps each value from outside the context to the output of the Switch or Enter node that nodes
+    /// inside the context read instead.
     captured: RefCell<FxHashMap<Output, Output>>,
 }
 
@@ -210,7 +211,7 @@ impl Scope {
             let after = self.shape(result);
             if !still_holds(&shapes[i], &after) {
                 crate::invalid!(
-                    "variable {i} of a loop has shape {} at its start but {after} after a turn: give shape \
+                    "variable {i} of a loop has shape {} at its start but {after} after an iteration: give shape \
                      invariants",
                     shapes[i]
                 );
@@ -248,7 +249,8 @@ impl Scope {
         }
     }
 
-    /// Returns a scope for the control-flow ops that make up a branch or a loop; they do not capture their inputs.
+    /// Returns a scope for adding the Switch, Merge, Enter and other control-flow nodes of a branch or a loop; nodes of
+    /// this scope do not capture their inputs.
     fn wiring(&self) -> Scope {
         self.with(|c| {
             c.is_wiring = true;
@@ -276,15 +278,15 @@ impl Scope {
         Ok(id.into())
     }
 
-    /// Captures values for use in the context of this scope.
+    /// Captures each value into the context of this scope, and returns the captured values.
     fn capture_all(&self, values: &[Output]) -> Result<Vec<Output>> {
         self.check_error()?;
         values.iter().map(|value| self.capture(*value)).collect()
     }
 
-    /// Returns the values that stand for a node's inputs in the current context, and completes the node's control
-    /// inputs `after`. In a loop, control inputs from outside the loop are dropped, and a node that depends on nothing
-    /// inside the current iteration gets the pivot as a control input.
+    /// Captures a node's inputs into the current context and returns the captured values; also adjusts the node's
+    /// control inputs `after`. In a loop, control inputs from outside the loop are removed, and a node that depends on
+    /// nothing inside the current iteration gets the pivot as a control input.
     pub(super) fn capture_inputs(
         &self,
         inputs: &[Output],
@@ -311,8 +313,8 @@ impl Scope {
         Ok(own)
     }
 
-    /// Returns the value that stands for `value` in the branch or loop of this scope; it is captured by each context on
-    /// the way in.
+    /// Captures `value` into each context between the node of `value` and this scope, outermost context first, and
+    /// returns the value captured by the innermost context.
     fn capture(&self, value: Output) -> Result<Output> {
         let (home, is_ref) = {
             let build = self.build.borrow();
@@ -371,14 +373,14 @@ impl FlowContext {
         self.frame_contexts().any(|(_, is_loop)| is_loop)
     }
 
-    /// Returns whether nodes of the context `context` run in the loop frame of this context: it is this context, or
-    /// encloses it within the same innermost loop.
+    /// Returns whether nodes of the context numbered `context` run in the loop frame of this context: `context` is the
+    /// number of this context, or of an enclosing context within the same innermost loop.
     fn is_in_frame(&self, context: u32) -> bool {
         self.frame_contexts().any(|(id, _)| id == context)
     }
 
-    /// Returns the number of this context and of each enclosing context up to the innermost loop, with whether the
-    /// context is a loop.
+    /// Returns the pair (number, true if a loop) for this context and for each enclosing context, up to and including
+    /// the innermost loop.
     fn frame_contexts(&self) -> impl Iterator<Item = (u32, bool)> {
         let mut next = Some(self);
         std::iter::from_fn(move || {

@@ -59,8 +59,7 @@ struct ControlEdges<'a> {
     references: Vec<bool>,
     /// The control inputs of each node in the resulting graph.
     control: Vec<Vec<NodeId>>,
-    /// The replacement of each removed node as a control input; `None` if the node itself stays a control input of its
-    /// readers.
+    /// For each node that is replaced as a control input of its readers, the replacement; `None` for all other nodes.
     stand_ins: Vec<Option<StandIn>>,
 }
 
@@ -71,13 +70,13 @@ enum StandIn {
     Nothing,
     /// One node, on the same device as the removed node.
     One(NodeId),
-    /// All inputs of the removed node; its only reader takes the list over.
+    /// All inputs of the removed node, which become control inputs of its only reader.
     All(Vec<NodeId>),
 }
 
 impl ControlEdges<'_> {
-    /// Replaces the node's control inputs by their stand-ins, then computes the stand-in of the node itself. All
-    /// producers of the node have been visited, except those at the back edge of a loop.
+    /// Replaces the node's control inputs that are removed by their stand-ins, then computes the stand-in of the node
+    /// itself. All producers of the node must have been processed, except those at the back edge of a loop.
     fn bypass(&mut self, id: NodeId) {
         let mut before = Vec::new();
         for from in std::mem::take(&mut self.control[id.index()]) {
@@ -111,8 +110,8 @@ impl ControlEdges<'_> {
             return None;
         }
         let values = || self.topology.producers(id).iter().filter(|p| !p.is_control()).map(|p| p.node);
-        // A node that reads a Switch is alive only if that output of the Switch is, and the time at which a node reads
-        // a reference matters; neither node can be removed.
+        // A reader of a Switch is alive only if the output of the Switch that it reads is alive, and the time at which
+        // a node reads a reference can be observed; neither kind of node can be removed.
         let shows = |id: NodeId| self.graph.node(id).op.role() == Role::Switch || self.references[id.index()];
         if values().any(shows) {
             return None;
@@ -140,7 +139,8 @@ impl ControlEdges<'_> {
         }
     }
 
-    /// Removes the control edges into the node that are duplicates or that its other edges imply.
+    /// Removes control edges into the node that are duplicates, or whose source is a data input of the node or runs
+    /// before another input.
     fn reduce(&mut self, id: NodeId, ancestors: &AncestorForest) {
         let before = &mut self.control[id.index()];
         if before.is_empty() {
@@ -174,8 +174,12 @@ impl ControlEdges<'_> {
             new_ids[id.index()] = Some(out.add_unconnected(node.clone())?);
         }
         let new_id = |id: NodeId| {
-            new_ids[id.index()]
-                .ok_or_else(|| Error::invalid(format!("untying lost '{}'", graph.node(id).name)))
+            new_ids[id.index()].ok_or_else(|| {
+                Error::invalid(format!(
+                    "node '{}' is missing after the removal of control edges",
+                    graph.node(id).name
+                ))
+            })
         };
         for id in graph.ids() {
             let Some(to) = new_ids[id.index()] else { continue };
@@ -191,8 +195,7 @@ impl ControlEdges<'_> {
     }
 }
 
-/// Returns whether a node does no work worth waiting for and cannot fail, so that its only effect is to order other
-/// nodes.
+/// Returns whether a node does only trivial work and cannot fail, so that its only effect may be to order other nodes.
 fn only_orders(node: &Node) -> bool {
     const OPS: &[&str] = &[
         "Const",

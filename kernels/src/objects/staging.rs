@@ -1,5 +1,5 @@
-//! Staging areas: one step puts tensors and another takes them, in order (`Stage`) or by key (`MapStage`). Both may
-//! be bounded in elements and bytes; a put without room waits.
+//! Staging areas: one step puts tensors and another step takes them, in order (`Stage`) or by key (`MapStage`). Both
+//! kinds of areas may have a maximum number of elements and of bytes; a put into a full area waits.
 
 use device::attempt::{AttemptQueues, Finish, Progress};
 use device::cancel::Cancellation;
@@ -10,20 +10,21 @@ use graph::{Code, DType, Tensor};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The tensors of one element, each in the memory of the area's device or of the host.
+/// The tensors of one element of a staging area, each in the memory of the area's device or of the host.
 pub type Tuple = Vec<AnyTensor>;
 
-/// The bounds of an area; 0 means unbounded.
+/// The bounds of a staging area; 0 means unbounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Maximum number of elements.
+    /// Maximum number of elements in the staging area.
     pub capacity: usize,
-    /// Maximum total bytes.
+    /// Maximum total bytes of the elements in the staging area.
     pub bytes: usize,
 }
 
 impl Bounds {
-    /// Returns whether an element of `more` bytes fits beside `count` elements of `bytes` bytes.
+    /// Returns whether an element of `more` bytes fits into an area that has `count` elements with `bytes` bytes in
+    /// total.
     fn has_room(self, count: usize, bytes: usize, more: usize) -> bool {
         (self.capacity == 0 || count < self.capacity) && self.has_memory(bytes, more)
     }
@@ -49,18 +50,18 @@ fn num_bytes(tensors: &[AnyTensor]) -> usize {
     tensors.iter().map(AnyTensor::num_bytes).sum()
 }
 
-/// Indices of the lists of waiting operations: puts in one, takes and peeks in the other.
+/// Indices of the lists of waiting operations: puts in the first list, takes and peeks in the second.
 const PUT: usize = 0;
 const TAKE: usize = 1;
 
-/// A staging area that returns elements in the order of their puts.
+/// A staging area whose elements are taken in the order of their puts.
 #[derive(Debug)]
 pub struct StagingArea {
     bounds: Bounds,
     waiting: AttemptQueues<StagedTuples, Tuple>,
 }
 
-/// The elements of a staging area, and their total bytes.
+/// The elements of a staging area in the order of their puts, and their total bytes.
 #[derive(Default)]
 struct StagedTuples {
     tuples: VecDeque<Tuple>,
@@ -72,27 +73,27 @@ impl Resource for StagingArea {
 }
 
 impl StagingArea {
-    /// Returns an empty area.
+    /// Returns an empty staging area with these bounds.
     pub fn new(bounds: Bounds) -> StagingArea {
         StagingArea { bounds, waiting: AttemptQueues::in_any_order(StagedTuples::default(), 2) }
     }
 
-    /// Returns the number of elements.
+    /// Returns the number of elements in the staging area.
     pub fn len(&self) -> usize {
         self.waiting.look(|staged| staged.tuples.len())
     }
 
-    /// Returns whether there is no element.
+    /// Returns whether the staging area has no element.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Removes all elements.
+    /// Removes all elements of the staging area.
     pub fn clear(&self) {
         self.waiting.with(|staged| *staged = StagedTuples::default());
     }
 
-    /// Puts an element when there is room.
+    /// Puts an element as soon as there is room, and then calls `done`.
     pub fn put(&self, step: &Arc<Cancellation>, tuple: Tuple, done: Finish<Tuple>) {
         let (bounds, bytes) = (self.bounds, num_bytes(&tuple));
         if let Err(error) = bounds.check(bytes) {
@@ -110,7 +111,7 @@ impl StagingArea {
         self.waiting.attempt(PUT, step, attempt, done);
     }
 
-    /// Takes the first element when there is one.
+    /// Takes the first element as soon as there is one, and passes it to `done`.
     pub fn get(&self, step: &Arc<Cancellation>, done: Finish<Tuple>) {
         let attempt = |staged: &mut StagedTuples| match staged.tuples.pop_front() {
             None => Progress::Waits,
@@ -122,7 +123,7 @@ impl StagingArea {
         self.waiting.attempt(TAKE, step, attempt, done);
     }
 
-    /// Returns a copy of the element at `index` when there is one.
+    /// Passes a copy of the element at `index` to `done` as soon as there is one.
     pub fn peek(&self, step: &Arc<Cancellation>, index: usize, done: Finish<Tuple>) {
         let attempt = move |staged: &mut StagedTuples| match staged.tuples.get(index) {
             None => Progress::Waits,
@@ -132,12 +133,12 @@ impl StagingArea {
     }
 }
 
-/// A staging area whose elements are taken by key, or in order of keys. The tensors of one element may be put by
-/// several operations, and taken by several.
+/// A staging area whose elements are taken by key, or in order of keys. Several operations may put the tensors of one
+/// element, and several operations may take them.
 #[derive(Debug)]
 pub struct StagingMap {
     bounds: Bounds,
-    /// Number of tensors of an element.
+    /// Number of tensors per element.
     width: usize,
     waiting: AttemptQueues<MappedTuples, (i64, Tuple)>,
 }
@@ -159,7 +160,7 @@ impl Resource for StagingMap {
 pub struct TupleIndices(Vec<usize>);
 
 impl TupleIndices {
-    /// Returns the indices in a tensor.
+    /// Returns the indices in a tensor of the op, for the element with this key.
     ///
     /// # Errors
     /// `InvalidArgument` unless they are strictly ascending and below `width`.
@@ -177,23 +178,23 @@ impl TupleIndices {
         Ok(TupleIndices(indices.iter().map(index).collect::<Result<_>>()?))
     }
 
-    /// Returns the number of indices.
+    /// Returns the number of tensors that the operation puts or takes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns whether there is no index.
+    /// Returns whether the operation puts or takes no tensor.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Checks the tensors against the indices.
+    /// Checks the tensors that an operation puts or takes against its indices.
     ///
     /// # Errors
     /// `InvalidArgument` unless there is one tensor per index, with the dtype that `types` has at that index.
     pub fn check(&self, tensors: &[AnyTensor], types: &[DType]) -> Result<()> {
         if tensors.len() != self.len() {
-            device::invalid!("{} indices do not say where {} tensors go", self.len(), tensors.len());
+            device::invalid!("{} indices for {} tensors: each tensor needs one", self.len(), tensors.len());
         }
         for (&index, tensor) in self.0.iter().zip(tensors) {
             if tensor.dtype() != types[index] {
@@ -214,28 +215,28 @@ impl StagingMap {
         StagingMap { bounds, width, waiting: AttemptQueues::in_any_order(MappedTuples::default(), 2) }
     }
 
-    /// Returns the number of complete elements.
+    /// Returns the number of elements all of whose tensors have been put.
     pub fn len(&self) -> usize {
         self.waiting.look(|mapped| mapped.complete.len())
     }
 
-    /// Returns whether there is no complete element.
+    /// Returns whether there is no complete element, even if there are incomplete ones.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the number of incomplete elements.
+    /// Returns the number of elements some of whose tensors have not been put.
     pub fn incomplete_len(&self) -> usize {
         self.waiting.look(|mapped| mapped.incomplete.len())
     }
 
-    /// Removes all elements.
+    /// Removes all elements, complete and incomplete.
     pub fn clear(&self) {
         self.waiting.with(|mapped| *mapped = MappedTuples::default());
     }
 
-    /// Puts some tensors of an element when there is room. A key with a complete element stays unchanged. A put of
-    /// all tensors does not combine with an incomplete element of the same key.
+    /// Puts the tensors at `indices` of the element with this key as soon as there is room. If the key has a complete
+    /// element, nothing changes. A put of all tensors does not combine with an incomplete element of the same key.
     pub fn put(
         &self,
         step: &Arc<Cancellation>,
@@ -284,7 +285,7 @@ impl StagingMap {
         self.waiting.attempt(PUT, step, attempt, done);
     }
 
-    /// Returns copies of some tensors of a key's element when it is complete.
+    /// Passes copies of the tensors at `indices` of a key's element to `done` as soon as the element is complete.
     pub fn peek(
         &self,
         step: &Arc<Cancellation>,
@@ -299,7 +300,8 @@ impl StagingMap {
         self.waiting.attempt(TAKE, step, attempt, done);
     }
 
-    /// Takes some tensors of a key's element when it is complete; without a key, of the element with the least key.
+    /// Takes the tensors at `indices` of a key's element as soon as the element is complete; without a key, of the
+    /// element with the least key.
     pub fn take(
         &self,
         step: &Arc<Cancellation>,
@@ -328,7 +330,7 @@ impl StagingMap {
     }
 }
 
-/// Returns the tensors at the indices.
+/// Returns copies of the element's tensors at `indices`.
 ///
 /// # Errors
 /// `InvalidArgument` if one has been taken.

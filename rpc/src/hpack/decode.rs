@@ -32,7 +32,9 @@ impl Decoder {
             let field = match first {
                 0x80.. => {
                     let number = integer(&mut rest, 7)?;
-                    self.table.get(number).ok_or(Malformed("a field's number"))?
+                    self.table
+                        .get(number)
+                        .ok_or(Malformed("HPACK: the index of a field is not in the table"))?
                 }
                 0x40.. => {
                     let field = self.literal(&mut rest, 6)?;
@@ -42,17 +44,19 @@ impl Decoder {
                 0x20.. if fields.is_empty() => {
                     let limit = integer(&mut rest, 5)?;
                     if limit > MAX_TABLE_SIZE {
-                        return Err(Malformed("the size of the table"));
+                        return Err(Malformed(
+                            "HPACK: the new size of the dynamic table is greater than its limit",
+                        ));
                     }
                     self.table.set_limit(limit);
                     continue;
                 }
-                0x20.. => return Err(Malformed("the size of the table, which changes between fields")),
+                0x20.. => return Err(Malformed("HPACK: the dynamic table is resized after the first field")),
                 _ => self.literal(&mut rest, 4)?,
             };
             size += field.size();
             if size > MAX_FIELDS_SIZE {
-                return Err(Malformed("fields: there are too many"));
+                return Err(Malformed("HPACK: the header fields are too large"));
             }
             fields.push(field);
         }
@@ -64,7 +68,12 @@ impl Decoder {
     fn literal(&self, rest: &mut &[u8], bits: u32) -> Result<Field, Malformed> {
         let name = match integer(rest, bits)? {
             0 => string(rest)?,
-            number => self.table.get(number).ok_or(Malformed("a name's number"))?.name,
+            number => {
+                self.table
+                    .get(number)
+                    .ok_or(Malformed("HPACK: the index of a name is not in the table"))?
+                    .name
+            }
         };
         Ok(Field { name, value: string(rest)? })
     }
@@ -72,7 +81,7 @@ impl Decoder {
 
 /// Decodes an integer whose prefix is the low `bits` bits of the first byte (RFC 7541, section 5.1).
 fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, Malformed> {
-    const CUT: Malformed = Malformed("a number, which is cut off");
+    const CUT: Malformed = Malformed("HPACK: the header block ends within an integer");
     let mask = (1usize << bits) - 1;
     let (first, mut left) = rest.split_first().ok_or(CUT)?;
     let mut value = usize::from(*first) & mask;
@@ -82,7 +91,7 @@ fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, Malformed> {
             left = behind;
             // No length or index of a header block needs more than 28 bits.
             if shift > 21 {
-                return Err(Malformed("a number, which is too large"));
+                return Err(Malformed("HPACK: an integer is too large"));
             }
             value += usize::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
@@ -97,7 +106,8 @@ fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, Malformed> {
 fn string(rest: &mut &[u8]) -> Result<Bytes, Malformed> {
     let is_coded = rest.first().is_some_and(|first| first & 0x80 != 0);
     let len = integer(rest, 7)?;
-    let (bytes, behind) = rest.split_at_checked(len).ok_or(Malformed("a string, which is cut off"))?;
+    let (bytes, behind) =
+        rest.split_at_checked(len).ok_or(Malformed("HPACK: the header block ends within a string"))?;
     *rest = behind;
     match is_coded {
         true => huffman::decode(bytes).map(Bytes::from).ok_or(Malformed("a string's code")),
@@ -152,7 +162,10 @@ mod tests {
         assert_eq!(decoder.decode(&long)?.len(), 1);
         assert_eq!(decoder.decode(b"\xbe")?.len(), 1);
         assert_eq!(text(&decoder.decode(b"\x40\x01c\x01d\xbe")?), "c: d\nc: d\n");
-        assert_eq!(decoder.decode(b"\xbf"), Err(Malformed("a field's number")));
+        assert_eq!(
+            decoder.decode(b"\xbf"),
+            Err(Malformed("HPACK: the index of a field is not in the table"))
+        );
         assert_eq!(decoder.decode(b"\x20")?, []);
         assert!(decoder.decode(b"\xbe").is_err());
         Ok(())
@@ -179,6 +192,6 @@ mod tests {
         let mut decoder = Decoder::new();
         let long = [b"\x40\x01a\x7f\xd1\x0e".as_slice(), &[b'x'; 2000]].concat();
         assert_eq!(decoder.decode(&long).map(|f| f.len()), Ok(1));
-        assert_eq!(decoder.decode(&[0xbe; 1000]), Err(Malformed("fields: there are too many")));
+        assert_eq!(decoder.decode(&[0xbe; 1000]), Err(Malformed("HPACK: the header fields are too large")));
     }
 }

@@ -8,7 +8,7 @@ use crate::stream::Stream;
 use bytes::Bytes;
 use std::task::Waker;
 
-/// Largest header block of a call in its encoded form, bytes; only DATA frames may be longer than this.
+/// Largest encoded header block of a call, and largest payload of every frame except DATA frames, bytes.
 pub(super) const MAX_HEADER_BLOCK: usize = 64 << 10;
 /// Largest request, bytes: a message of protobuf's largest size with gRPC's message header.
 const MAX_REQUEST: usize = (1 << 31) - 1 + 5;
@@ -89,7 +89,7 @@ impl ConnectionState {
     fn read_preface(&mut self, rest: &mut &[u8]) -> Result<bool, Violation> {
         let start = &rest[..rest.len().min(PREFACE.len())];
         if !PREFACE.starts_with(start) {
-            return Err(Violation::protocol("the first bytes, which are not of HTTP/2"));
+            return Err(Violation::protocol("the connection preface is not that of HTTP/2"));
         }
         if start.len() < PREFACE.len() {
             return Ok(self.wait_in(ReadState::Preface));
@@ -135,7 +135,7 @@ impl ConnectionState {
         *rest = behind;
         let next = FrameHeader::read(next);
         if next.kind != kind::CONTINUATION || next.stream != block.header.stream {
-            return Err(Violation::protocol("a frame between those of one call's fields"));
+            return Err(Violation::protocol("a frame interrupts a header block"));
         }
         if block.bytes.len() + next.len > MAX_HEADER_BLOCK {
             return Err(too_many_fields());
@@ -158,7 +158,7 @@ impl ConnectionState {
         block.bytes.extend_from_slice(payload);
         match next.has_flag(frame::END_HEADERS) {
             true => self.process_fields(block.header, &block.bytes, events)?,
-            // A client could send empty CONTINUATION frames without end.
+            // An empty CONTINUATION frame is refused, because a client could send such frames without end.
             false if payload.is_empty() => return Err(too_many_fields()),
             false => self.read_state = ReadState::ContinuationHeader(block),
         }
@@ -176,7 +176,8 @@ impl ConnectionState {
         };
         let padding = usize::from(padding);
         let left = (header.len - 1).checked_sub(padding);
-        let left = left.ok_or(Violation::protocol("a frame that is filled with more than it holds"))?;
+        let left =
+            left.ok_or(Violation::protocol("the padding of a DATA frame is longer than its payload"))?;
         *rest = behind;
         self.begin_data(header, 1, events)?;
         self.read_state = ReadState::Data(DataFrame::new(header, left, padding));
@@ -209,8 +210,8 @@ impl ConnectionState {
         true
     }
 
-    /// Charges a DATA frame to the flow-control windows when its header has arrived. `overhead` is the number of its
-    /// bytes that have been received and are not part of the message.
+    /// Subtracts a DATA frame's length from the flow-control windows when its header has arrived. `overhead` is the
+    /// number of the frame's bytes that have been received and are not part of the message.
     fn begin_data(
         &mut self,
         header: FrameHeader,
@@ -219,10 +220,10 @@ impl ConnectionState {
     ) -> Result<(), Violation> {
         let too_much = Violation {
             reason: Reason::FLOW_CONTROL_ERROR,
-            message: "more of messages than there was room for",
+            message: "a DATA frame exceeds the flow-control window",
         };
         if header.stream == 0 || header.stream > self.last_stream {
-            return Err(Violation::protocol("a message of no call"));
+            return Err(Violation::protocol("a DATA frame on an idle stream or on stream 0"));
         }
         let len = header.len as u32;
         self.window = self.window.checked_sub(len).ok_or(too_much)?;
@@ -237,7 +238,7 @@ impl ConnectionState {
         Ok(())
     }
 
-    /// Appends message bytes to a request, and wakes its reader if the reader takes parts.
+    /// Appends message bytes to a request, and wakes the service if it reads the request in parts.
     fn buffer_data(&mut self, id: u32, payload: &[u8], events: &mut ReadEvents) {
         let Some(stream) = self.streams.get_mut(&id) else {
             // The stream has been removed, but its bytes still count against the connection's window.
@@ -274,31 +275,39 @@ impl ConnectionState {
                     }
                 }
             }
-            kind::PRIORITY if on_connection => return Err(Violation::protocol("a priority of no stream")),
+            kind::PRIORITY if on_connection => {
+                return Err(Violation::protocol("a PRIORITY frame on stream 0"));
+            }
             kind::PRIORITY if payload.len() != 5 => {
                 self.end_stream(header.stream, Reason::FRAME_SIZE_ERROR, events);
             }
             kind::RST_STREAM => {
                 frame::read_u32(payload)?;
                 if on_connection || header.stream > self.last_stream {
-                    return Err(Violation::protocol("the end of no stream"));
+                    return Err(Violation::protocol("an RST_STREAM frame on an idle stream or on stream 0"));
                 }
                 self.remove_stream(header.stream, events);
             }
-            kind::SETTINGS if !on_connection => return Err(Violation::protocol("settings of a stream")),
+            kind::SETTINGS if !on_connection => {
+                return Err(Violation::protocol("a SETTINGS frame on a stream"));
+            }
             kind::SETTINGS if header.has_flag(frame::ACK) && payload.is_empty() => {}
             kind::SETTINGS if header.has_flag(frame::ACK) => {
-                return Err(Violation::size("taken note of settings, with some"));
+                return Err(Violation::size("a SETTINGS acknowledgement with a payload"));
             }
             kind::SETTINGS => self.process_settings(payload)?,
-            kind::PUSH_PROMISE => return Err(Violation::protocol("a promise, which is the server's")),
-            kind::PING if !on_connection => return Err(Violation::protocol("a ping of a stream")),
-            kind::PING if payload.len() != 8 => return Err(Violation::size("a ping")),
+            kind::PUSH_PROMISE => return Err(Violation::protocol("a PUSH_PROMISE frame from a client")),
+            kind::PING if !on_connection => return Err(Violation::protocol("a PING frame on a stream")),
+            kind::PING if payload.len() != 8 => {
+                return Err(Violation::size("a PING frame whose payload is not 8 bytes long"));
+            }
             kind::PING if header.has_flag(frame::ACK) => {}
             kind::PING => self.out.put(|out| frame::put(kind::PING, frame::ACK, 0, payload, out)),
-            kind::GOAWAY if !on_connection => return Err(Violation::protocol("a stream's leave")),
+            kind::GOAWAY if !on_connection => return Err(Violation::protocol("a GOAWAY frame on a stream")),
             kind::WINDOW_UPDATE => self.process_window_update(header.stream, payload, events)?,
-            kind::CONTINUATION => return Err(Violation::protocol("fields that nothing begins")),
+            kind::CONTINUATION => {
+                return Err(Violation::protocol("a CONTINUATION frame without a HEADERS frame"));
+            }
             // Frames of unknown type are ignored (RFC 9113, section 4.1).
             _ => {}
         }
@@ -316,7 +325,7 @@ impl ConnectionState {
         let fields = self.decoder.decode(block).map_err(|e| Violation { reason, message: e.0 })?;
         let (id, ends) = (header.stream, header.has_flag(frame::END_STREAM));
         if id.is_multiple_of(2) {
-            return Err(Violation::protocol("a stream's number"));
+            return Err(Violation::protocol("a client opened a stream with an even id"));
         }
         if id <= self.last_stream {
             match self.streams.get(&id) {
@@ -342,7 +351,9 @@ impl ConnectionState {
 
     /// Applies the client's settings and acknowledges them.
     fn process_settings(&mut self, payload: &[u8]) -> Result<(), Violation> {
-        let (settings, []) = payload.as_chunks::<6>() else { return Err(Violation::size("settings")) };
+        let (settings, []) = payload.as_chunks::<6>() else {
+            return Err(Violation::size("a SETTINGS frame whose length is not a multiple of 6"));
+        };
         for [a, b, value @ ..] in settings {
             let value = u32::from_be_bytes(*value);
             match u16::from_be_bytes([*a, *b]) {
@@ -350,7 +361,10 @@ impl ConnectionState {
                 setting::INITIAL_WINDOW_SIZE => {
                     if value > WINDOW {
                         let reason = Reason::FLOW_CONTROL_ERROR;
-                        return Err(Violation { reason, message: "the size of a window" });
+                        return Err(Violation {
+                            reason,
+                            message: "SETTINGS_INITIAL_WINDOW_SIZE is greater than 2^31 - 1",
+                        });
                     }
                     let more = i64::from(value) - self.initial_out_window;
                     self.initial_out_window = value.into();
@@ -361,11 +375,13 @@ impl ConnectionState {
                 }
                 setting::MAX_FRAME_SIZE => {
                     if !(INITIAL_FRAME as u32..1 << 24).contains(&value) {
-                        return Err(Violation::protocol("the size of frames"));
+                        return Err(Violation::protocol("SETTINGS_MAX_FRAME_SIZE is out of range"));
                     }
                     self.max_out_frame = (value as usize).min(MAX_FRAME);
                 }
-                setting::ENABLE_PUSH if value > 1 => return Err(Violation::protocol("a setting")),
+                setting::ENABLE_PUSH if value > 1 => {
+                    return Err(Violation::protocol("SETTINGS_ENABLE_PUSH is neither 0 nor 1"));
+                }
                 // All other settings concern features that this server does not use.
                 _ => {}
             }
@@ -386,12 +402,15 @@ impl ConnectionState {
             self.out_window += i64::from(more);
             if more == 0 || self.out_window > WINDOW.into() {
                 let reason = if more == 0 { Reason::PROTOCOL_ERROR } else { Reason::FLOW_CONTROL_ERROR };
-                return Err(Violation { reason, message: "a window's growth" });
+                return Err(Violation {
+                    reason,
+                    message: "a WINDOW_UPDATE frame with an increment that is 0 or too large",
+                });
             }
             return Ok(());
         }
         if id > self.last_stream {
-            return Err(Violation::protocol("the window of no stream"));
+            return Err(Violation::protocol("a WINDOW_UPDATE frame on an idle stream"));
         }
         let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
         stream.answer.window += i64::from(more);
@@ -424,8 +443,8 @@ impl ConnectionState {
         Some(buffered.into())
     }
 
-    /// Removes and returns the received part of a request, or the complete request if `is_read_whole`. If it
-    /// has not arrived yet, returns `None`, and `waker` is woken once it has.
+    /// Removes and returns the received part of a request, or the complete request if `is_read_whole`. Returns `None`
+    /// if the part or the complete request has not arrived yet; `waker` is woken once it has.
     pub(crate) fn poll_part(&mut self, id: u32, is_read_whole: bool, waker: &Waker) -> Option<RequestPart> {
         let Some(Stream { request, .. }) = self.streams.get_mut(&id) else { return Some(RequestPart::Gone) };
         let newly_whole = is_read_whole && !request.is_read_whole;
@@ -456,29 +475,29 @@ impl DataFrame {
     }
 }
 
-/// Checks the length of a frame against the limit and the fixed lengths of its type.
+/// Checks the length of a frame against the limits for its type.
 fn check_len(header: FrameHeader) -> Result<(), Violation> {
     match header.kind {
-        _ if header.len > MAX_FRAME => Err(Violation::size("a frame")),
+        _ if header.len > MAX_FRAME => Err(Violation::size("a frame is longer than SETTINGS_MAX_FRAME_SIZE")),
         kind::DATA if header.has_flag(frame::PADDED) && header.len == 0 => {
-            Err(Violation::size("a frame that is filled"))
+            Err(Violation::size("a padded DATA frame without a padding length"))
         }
         kind::DATA => Ok(()),
         kind::HEADERS if header.len > MAX_HEADER_BLOCK => Err(too_many_fields()),
-        _ if header.len > MAX_HEADER_BLOCK => Err(Violation::size("a frame of no message")),
+        _ if header.len > MAX_HEADER_BLOCK => Err(Violation::size("a frame other than DATA is too long")),
         _ => Ok(()),
     }
 }
 
 fn too_many_fields() -> Violation {
-    Violation { reason: Reason::ENHANCE_YOUR_CALM, message: "a call's fields: there are too many" }
+    Violation { reason: Reason::ENHANCE_YOUR_CALM, message: "the header fields of a request are too large" }
 }
 
 /// Returns the header block in the payload of a HEADERS frame, without padding and priority.
 fn fields_of(header: FrameHeader, payload: &[u8]) -> Result<&[u8], Violation> {
     const TOO_SHORT: Violation = Violation {
         reason: Reason::PROTOCOL_ERROR,
-        message: "fields with more around them than they have room for",
+        message: "a HEADERS frame is too short for its padding and priority",
     };
     let mut block = payload;
     let mut padding = 0;
