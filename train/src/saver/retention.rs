@@ -1,4 +1,4 @@
-//! The retention of checkpoints.
+//! The removal of old checkpoints, and of files that interrupted saves left behind.
 
 use super::state::{CheckpointState, step_of};
 use crate::error::Result;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub struct Retention {
     /// The number of newest checkpoints to keep; 0 keeps all.
     pub max_to_keep: usize,
-    /// The period of permanent checkpoints: the first checkpoint after each period is never removed.
+    /// The period of permanent checkpoints: once per period, a checkpoint beyond `max_to_keep` is kept for good.
     pub every: Option<Duration>,
 }
 
@@ -21,10 +21,10 @@ impl Default for Retention {
     }
 }
 
-/// The state of retention between saves.
+/// The state that is needed from one save to the next, to decide which checkpoints and files to remove.
 #[derive(Debug, Default)]
 pub(super) struct RetentionState {
-    /// The time of the first save or of the last permanent checkpoint.
+    /// The time of the first save, or of the last decision to keep a checkpoint permanently.
     preserved: Option<Instant>,
     /// The checkpoints whose removal has failed and is tried again at the next save.
     superfluous: Vec<PathBuf>,
@@ -41,16 +41,17 @@ impl RetentionState {
         keep: Retention,
         confirm: impl FnOnce() -> client::Result<()>,
     ) -> Result<()> {
-        // The oldest checkpoint comes first. Checkpoints of other processes in this folder count too.
+        // The paths are sorted by age, the oldest first. Checkpoints of other processes in this folder count too.
         let mut paths = CheckpointState::read(folder)?.all_model_checkpoint_paths;
         paths.retain(|known| known != prefix);
         paths.push(prefix.to_owned());
         let started = *self.preserved.get_or_insert_with(Instant::now);
-        let mut superfluous = std::mem::take(&mut self.superfluous);
+        let mut preserved = started;
+        let mut superfluous = Vec::new();
         while keep.max_to_keep > 0 && paths.len() > keep.max_to_keep {
             let oldest = paths.remove(0);
             if keep.every.is_some_and(|every| started.elapsed() >= every) {
-                self.preserved = Some(Instant::now());
+                preserved = Instant::now();
             } else {
                 superfluous.push(oldest);
             }
@@ -61,6 +62,8 @@ impl RetentionState {
         };
         confirm()?;
         state.write(folder)?;
+        self.preserved = Some(preserved);
+        superfluous.append(&mut self.superfluous);
         for old in superfluous {
             if let Err(error) = remove(&old) {
                 tracing::warn!("the checkpoint {} could not be removed: {error}", old.display());
@@ -89,7 +92,7 @@ impl RetentionState {
     }
 }
 
-/// Removes the files left by interrupted saves of earlier steps with the same name.
+/// Removes the files left by interrupted saves of earlier steps with the checkpoint name of `prefix`.
 fn remove_fragments(folder: &Path, prefix: &Path) -> Result<()> {
     let store = store::store_of(folder)?;
     let series = series_of(prefix);
