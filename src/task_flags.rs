@@ -50,18 +50,19 @@ const REPLICATED: &str = "ps";
 pub struct TaskIdentity {
     pub cluster: Cluster,
     pub task: TaskName,
-    /// The address, `host:port`, on which this process listens when it serves its task.
+    /// The address, `host:port`, on which this process listens while it serves its task, not while it is a standby.
     pub address: String,
     /// The other process of the task, if the task has two.
     pub replica: Option<Replica>,
 }
 
-/// The role of a process in a task that two processes can serve, one at a time.
+/// The role of a process in a task with two processes. One of them, the primary, serves the task; the other is its
+/// standby, which takes over when the primary dies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// True for the process that serves if both processes of the task have just started.
+    /// True for the process that becomes the primary if both processes of the task start together.
     pub is_first: bool,
-    /// The address on which the other process listens when it serves.
+    /// The address on which the other process of the task listens while that process is the primary.
     pub other: String,
 }
 

@@ -66,7 +66,8 @@ fn private_name(node: &str) -> Arc<str> {
     format!("_{}_{node}", NEXT.fetch_add(1, Ordering::Relaxed)).into()
 }
 
-/// A node's access to the object that it creates: the first run creates the object, later runs find it in the store.
+/// A node's access to the object that it creates: the first run creates the object in the device's resource store,
+/// later runs find it there.
 pub struct Owner<T: Resource> {
     device: Arc<Device>,
     name: ObjectName,
@@ -74,7 +75,9 @@ pub struct Owner<T: Resource> {
     cached: Mutex<Option<CachedHandle<T>>>,
 }
 
-/// The handle that a node output last, the object behind the handle, and the store's number of removals at that time.
+/// The handle that a node output last, and the object behind the handle. `removals` is the value that
+/// [`ResourceStore::removals`] of the device's store had then: the node looks the object up again if that value has
+/// changed, because the object may have been removed from the store.
 struct CachedHandle<T> {
     removals: u64,
     object: Weak<T>,

@@ -8,18 +8,18 @@ use rustc_hash::FxHashMap;
 /// The availability of one node's value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Availability {
-    /// The time at which the value is available.
+    /// The event of the step that makes the value available.
     pub(super) at: AvailableAt,
-    /// The first node of the group of nodes whose values become available at the same time.
+    /// The number of the first node of the group of nodes whose values become available together, at one event.
     pub(super) group: u32,
-    /// The frame that the node runs in.
+    /// The number of the loop frame that the node runs in.
     pub(super) frame: u32,
     /// True if the node runs only if a Switch selects its branch. Switches that decide on a loop's next iteration do
     /// not count.
     pub(super) is_conditional: bool,
 }
 
-/// The time at which a node's value becomes available.
+/// The event of a step that makes a node's value available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AvailableAt {
     /// When the node has run, after its producers.

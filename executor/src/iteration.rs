@@ -150,7 +150,8 @@ impl IterationState {
 }
 
 impl Iteration {
-    /// Creates iteration number `number` of a frame, with one hold, which the caller must release.
+    /// Creates iteration number `number` of a frame, with one hold, which keeps the iteration open until the caller
+    /// releases it.
     pub(super) fn new(plan: &FramePlan, frame: Arc<LoopFrame>, number: u64) -> Iteration {
         let info = &plan.frames[frame.index as usize];
         Iteration {
@@ -165,8 +166,9 @@ impl Iteration {
         }
     }
 
-    /// Reuses an iteration that is over as iteration number `number`, with one hold. Returns `None` if another thread
-    /// has not yet dropped its reference to the iteration.
+    /// Reuses an iteration that is over as iteration number `number`, with one hold, which keeps the iteration open
+    /// until the caller releases it. Returns `None` if another thread has not yet dropped its reference to the
+    /// iteration.
     fn reuse(mut self: Arc<Iteration>, plan: &FramePlan, number: u64) -> Option<Arc<Iteration>> {
         let iteration = Arc::get_mut(&mut self)?;
         iteration.number = number;
@@ -183,12 +185,13 @@ impl Iteration {
         }
     }
 
-    /// Increments the number of holds.
+    /// Keeps the iteration open until a matching call of [`Iteration::release`], by incrementing the number of holds.
+    /// The caller has work that belongs to the iteration, such as values to deliver or a frame entered from it.
     pub(super) fn hold(&self) {
         self.holds.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Decrements the number of holds. Returns whether the number is then zero.
+    /// Ends one hold of the iteration. Returns whether it was the last one, after which the iteration is over.
     pub(super) fn release(&self) -> bool {
         // Release publishes this thread's work in the iteration; acquire makes that of other threads visible.
         self.holds.fetch_sub(1, Ordering::AcqRel) == 1
@@ -209,8 +212,8 @@ impl Iteration {
             parent: Some(self.clone()),
             iterations: Mutex::new(Iterations::new(info.enters)),
         });
-        // The frame has a hold on its parent until it is over. The first iteration starts without a hold, because it is
-        // not over before all Enters have run.
+        // The hold keeps the parent iteration open until the frame is over. The frame's first iteration starts without
+        // a hold, because it is not over before all Enters have run.
         self.hold();
         let first = Iteration::new(plan, frame.clone(), 0);
         first.holds.store(0, Ordering::Relaxed);

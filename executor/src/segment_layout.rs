@@ -68,8 +68,9 @@ impl Units {
     }
 }
 
-/// Returns the segments of a partition, each as a list of node numbers. The [`CaptureClass`] of a kernel decides whether
-/// its node may be in a segment.
+/// Returns the segments of a partition, each as a list of node numbers. A segment is a group of kernels that are
+/// scheduled together, so that the device can capture the work that they enqueue and replay it as one graph. A node
+/// whose kernel must not be captured ([`CaptureClass::Never`]) is in no segment.
 pub(super) fn find(
     plan: &Plan,
     graph: &Graph,

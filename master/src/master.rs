@@ -30,7 +30,8 @@ const REPEAT_WINDOW: Duration = Duration::from_secs(2);
 /// The time for which a retry of a failed session start waits for missing tasks.
 const REPEAT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The configuration of a master.
+/// The parameters of a [`Master`]: its task, the links to all workers, the defaults and limits of new sessions,
+/// and the kernels and the evaluator with which it prepares graphs.
 pub struct MasterConfig {
     /// The task of this process.
     pub task: TaskName,
@@ -55,7 +56,7 @@ impl fmt::Debug for MasterConfig {
     }
 }
 
-/// A master. Clients call it through [`MasterLink`].
+/// The master of a task, which keeps the sessions that clients open. Clients call it through [`MasterLink`].
 pub struct Master {
     config: MasterConfig,
     /// A random number that distinguishes this master from an earlier one of the same task.

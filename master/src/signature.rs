@@ -9,7 +9,8 @@ use std::sync::Arc;
 pub(crate) struct Signature(Arc<str>);
 
 impl Signature {
-    /// Returns the signature of a step.
+    /// Returns the signature of a step with these feeds, fetches and targets. The order of the names, the port
+    /// `:0` of a tensor and repetitions of fetches and targets make no difference to the signature.
     pub(crate) fn new<'a, N: AsRef<str> + ?Sized + 'a>(
         feeds: impl IntoIterator<Item = &'a N>,
         fetches: impl IntoIterator<Item = &'a N>,

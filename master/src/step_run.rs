@@ -7,7 +7,8 @@ use proto::Status;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The time for which a step, all of whose failures are derived, waits for the root failure that caused them.
+/// The time for which a step waits for the root failure if all failures so far are derived, which means that each
+/// is the consequence of another failure.
 const CAUSE_GRACE: Duration = Duration::from_secs(1);
 
 /// The longest time by which the workers' deadline precedes the step's deadline, so that their errors, which
@@ -24,7 +25,8 @@ pub(crate) struct StepRun<'a> {
     session: Arc<str>,
     partitions: Vec<PartitionRun<'a>>,
     deadline: Option<Instant>,
-    /// The deadline sent to workers.
+    /// The deadline that is sent to the workers. It precedes `deadline`, the step's own deadline, so that the
+    /// workers' timeout errors reach the master before the step ends.
     workers_deadline: Option<Instant>,
     /// The time from which a worker's `DeadlineExceeded` counts as the timeout of the step.
     late_from: Option<Instant>,
@@ -44,15 +46,15 @@ struct PartitionRun<'a> {
 enum PartitionState {
     Running,
     Ended,
-    /// The partition ended at the workers' deadline. The text is its error message, which names the nodes
-    /// that it waited for.
+    /// The partition failed with `DeadlineExceeded` at or after the time `late_from` of the step, as happens
+    /// at the workers' deadline. The text is its error message, which names the nodes that it waited for.
     Late(String),
 }
 
-/// The next action of the caller.
+/// The next action of the code that sends the step's partitions to the workers and receives their answers.
 #[derive(Debug, PartialEq)]
 pub(crate) enum NextAction {
-    /// Wait for more answers, and ask for the next action again at the time `until`, if it is set.
+    /// Wait for more answers of the workers, but call [`StepRun::next_action`] at the time `until`, if it is set.
     Wait { until: Option<Instant> },
     /// End the step successfully, because all partitions have succeeded.
     Succeed,
@@ -78,13 +80,14 @@ impl<'a> StepRun<'a> {
         StepRun { session, partitions, deadline, workers_deadline, late_from, derived: None }
     }
 
-    /// Returns the deadline to send to workers.
+    /// Returns the deadline to send to the workers, which precedes the step's own deadline by at most
+    /// [`WORKERS_MARGIN`].
     pub(crate) fn workers_deadline(&self) -> Option<Instant> {
         self.workers_deadline
     }
 
-    /// Records the end of a partition. If the step runs on several tasks, the message of a root failure is
-    /// prefixed with the task's name.
+    /// Records the end of a partition at the time `now`. Returns the next action. If the step runs on several
+    /// tasks, the message of a root failure, which no other failure has caused, is prefixed with the task's name.
     pub(crate) fn partition_ended(
         &mut self,
         partition: usize,
@@ -122,8 +125,9 @@ impl<'a> StepRun<'a> {
         match &self.derived {
             None if !runs => NextAction::Succeed,
             None => NextAction::Wait { until: self.deadline },
-            // If a partition has ended at its deadline, a derived failure of another partition ends the step
-            // only at the step's deadline.
+            // A derived failure is the consequence of another failure. If a partition is `Late`, the step fails
+            // with the timeout error instead: once all partitions have ended or the step's deadline has passed,
+            // because the timeout error has the messages of all partitions that are `Late` by then.
             Some((_, since)) if runs && (is_late || now < *since + CAUSE_GRACE) => {
                 let grace = *since + CAUSE_GRACE;
                 let until = self.deadline.map_or(grace, |d| if is_late { d } else { d.min(grace) });
@@ -134,7 +138,7 @@ impl<'a> StepRun<'a> {
     }
 
     /// Returns the timeout error, with the tasks that the step waits for and the messages of the partitions
-    /// that ended at their deadline.
+    /// that are `Late`.
     fn timeout_error(&self) -> Status {
         let tasks =
             self.partitions.iter().filter(|p| p.state != PartitionState::Ended).map(|p| p.task.to_string());

@@ -10,7 +10,7 @@ pub const TIMEOUT: &str = "grpc-timeout";
 /// timeout itself, in more detail than the caller's own timer.
 const MARGIN: Duration = Duration::from_millis(200);
 
-/// Formats a timeout as the header's value: at most eight digits and a unit.
+/// Formats a timeout as the value of a `grpc-timeout` header: at most eight digits and a unit.
 pub fn to_timeout(left: Duration) -> HeaderValue {
     const MOST: u128 = 99_999_999;
     let (micros, millis) = (left.as_micros(), left.as_millis());
@@ -24,7 +24,7 @@ pub fn to_timeout(left: Duration) -> HeaderValue {
     HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("99999999S"))
 }
 
-/// Parses the header's value; `None` for a malformed value.
+/// Parses the value of a `grpc-timeout` header. Returns `None` for a malformed value.
 pub fn from_timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {

@@ -1,11 +1,12 @@
-//! Leader epochs. Among the leaders of a job, only the one with the highest epoch number leads; each new leader has a
-//! higher number than the one before it.
+//! Leader epochs: numbers that order the leaders of a training job. Each replica that is elected as the job's chief
+//! becomes its leader, with a higher number than the leader before it. Only the leader with the highest number leads.
 
 use crate::pb;
 use std::fmt;
 
-/// The epoch of a leader. It is sent as TensorFlow's `SessionMetadata`: in the `ConfigProto` of the client's
-/// session, and in the `ConfigProto` of the `ServerDef` with which a master opens the session on each worker.
+/// The epoch of a training job's leader, the elected chief. It is sent as TensorFlow's `SessionMetadata`: in the
+/// `ConfigProto` of the client's session, and in the `ConfigProto` of the `ServerDef` with which a master opens the
+/// session on each worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Epoch {
     /// Name of the job that is led; not empty.

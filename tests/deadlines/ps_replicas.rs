@@ -325,7 +325,9 @@ fn standby_that_loses_its_connection_resumes() -> Fallible {
         counter.session.run(&[], &[], &[counter.count])?;
         relay.set(cut);
         let step = || counter.session.step().target(counter.count).timeout(Duration::from_secs(1)).run();
-        // The changes of this step may have been sent before the cut; the next step is not answered.
+        // The relay may still have passed the changes of this step to the standby before it interrupted the connection,
+        // so this step may succeed. The changes of the next step cannot reach the standby, so the primary does not
+        // answer that step.
         let _ = step();
         let failed = step().err().ok_or("the step succeeded")?;
         assert_eq!(failed.code(), Code::DeadlineExceeded, "{failed}");

@@ -82,7 +82,7 @@ impl Optimizer {
         }
     }
 
-    /// Returns the learning rate.
+    /// Returns the optimizer's learning rate: a constant, or a schedule over the global step.
     pub fn learning_rate(&self) -> &LearningRate {
         match self {
             Optimizer::GradientDescent { learning_rate }

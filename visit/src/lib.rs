@@ -63,7 +63,8 @@ struct State {
     deferred: RefCell<Option<Vec<Work>>>,
     /// The connections that write at the end of the innermost [`cork`]; `None` outside of [`cork`].
     corked: RefCell<Option<Vec<Arc<dyn Flush>>>>,
-    /// The value that the innermost [`with_reply`] set; `None` outside of [`with_reply`].
+    /// The connection on which small values return to the process whose message this thread handles: the argument of
+    /// the innermost [`with_reply`], of a type that its caller chooses; `None` outside of [`with_reply`].
     reply: RefCell<Option<Arc<dyn Any + Send + Sync>>>,
     wakes_inline: Cell<bool>,
     inline_tasks: Cell<InlineTasks>,

@@ -221,7 +221,8 @@ impl Worker {
         }
     }
 
-    /// Creates a session. When this returns, no steps of sessions in earlier epochs of the same name run.
+    /// Creates a session. If the request has a leader epoch ([`proto::Epoch`]), this function first cancels the
+    /// steps of all sessions in earlier epochs of the same job, and waits until they have ended.
     ///
     /// # Errors
     /// Those of [`Sessions::create`] and [`Epochs::begin`], and `Unavailable` if steps of an earlier epoch

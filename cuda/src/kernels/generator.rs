@@ -38,21 +38,21 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "RngReadAndSkip" ANY &["alg", "delta"], |init| skip(init, true);
 };
 
-/// A generator, and the kernel that advances it.
+/// The generator of random numbers that a node uses, and the GPU function that advances the generator.
 struct GeneratorKernel {
     generator: Generator,
     move_on: Arc<Function>,
 }
 
 impl GeneratorKernel {
-    /// Loads the kernel.
+    /// Loads the function that advances the generator.
     fn new(init: &KernelInit<'_>) -> Result<GeneratorKernel> {
         let move_on = function(init, &SOURCE, "move_on".into())?;
         Ok(GeneratorKernel { generator: Generator::of(init), move_on })
     }
 
-    /// Advances the generator by `groups` groups of four numbers, and returns the state before: the two words
-    /// of the counter, and the key.
+    /// Advances the generator by `groups` groups of four random 32-bit words, and returns the state before: the
+    /// two words of the counter, and the key.
     fn advance(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<DeviceTensor> {
         self.generator.check_algorithm(ctx)?;
         update_value(ctx, &*self.generator.variable.get(ctx)?, |state| {
@@ -64,8 +64,8 @@ impl GeneratorKernel {
         })
     }
 
-    /// Sets output 0 to the generator's next numbers; `more` adds the arguments that are specific to the kernel
-    /// `function`.
+    /// Sets output 0 to the generator's next random numbers; `more` adds the arguments that are specific to the
+    /// GPU function `function`.
     fn draw(
         &self,
         ctx: &mut KernelContext<'_>,
@@ -83,7 +83,8 @@ impl GeneratorKernel {
     }
 }
 
-/// Makes a kernel that draws numbers of a generator with the template `kernel` of the `.cu` file.
+/// Makes a kernel that draws random numbers from a generator. `kernel` is the name of a template in `random.cu`,
+/// with the template arguments that precede the type of the numbers.
 fn numbers(init: &KernelInit<'_>, kernel: &str) -> Result<Kernel> {
     let (dtype, source) = (init.output_type(0), Source::Generator(Generator::of(init)));
     let draws_again = kernel.starts_with("random_truncated");
@@ -99,7 +100,7 @@ fn numbers(init: &KernelInit<'_>, kernel: &str) -> Result<Kernel> {
     })
 }
 
-/// Makes a kernel that draws integers in a range.
+/// Makes a kernel that draws random integers from a generator, from the input `minval` to `maxval` - 1.
 fn integers(init: &KernelInit<'_>) -> Result<Kernel> {
     let (dtype, source) = (init.output_type(0), Source::Generator(Generator::of(init)));
     let function = function(init, &SOURCE, format!("random_integers_from<{}>", type_name(dtype)?))?;
@@ -112,8 +113,8 @@ fn integers(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Makes a kernel that skips numbers of a generator; if `reads` is set, output 0 is the generator's state
-/// before the skip.
+/// Makes a kernel that advances a generator without drawing numbers; if `reads` is set, output 0 is the
+/// generator's state before the advance.
 fn skip(init: &KernelInit<'_>, reads: bool) -> Result<Kernel> {
     let generator_kernel = GeneratorKernel::new(init)?;
     Kernel::sync(move |ctx| {

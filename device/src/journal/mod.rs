@@ -52,13 +52,14 @@ pub enum Extent {
     Whole,
 }
 
-/// The journal of one or more stores.
+/// The journal of one or more resource stores: it notes which of their resources have changed or have been removed.
 #[derive(Default)]
 pub struct Journal {
     /// True while changes are noted for [`Journal::take`].
     is_recording: AtomicBool,
     has_changed: AtomicBool,
-    /// Held for writing during a collection, and for reading during each change.
+    /// Held for writing while [`Journal::everything`], [`Journal::take`] or [`Journal::stop`] runs, and for reading
+    /// during each change of a resource.
     collection_lock: RwLock<()>,
     notes: Mutex<Vec<Note>>,
     entries: Mutex<FxHashMap<Key, Arc<Entry>>>,
@@ -67,14 +68,15 @@ pub struct Journal {
 /// The key of a resource: the number of the store, the container, the kind and the name.
 type Key = (u32, Arc<str>, &'static str, Arc<str>);
 
-/// A note in the journal. Several changes of one resource between two collections make one note, at the time of the
-/// first change.
+/// A note for the next call of [`Journal::take`]: a resource has changed, or resources have been removed. A resource
+/// that changes several times before that call has one note, in the position of its first change.
 enum Note {
     Changed(Arc<Entry>),
     Removal(Box<Change>),
 }
 
-/// A resource's entry in its journal.
+/// A resource's entry in its journal: the resource, and the part of it that has changed since the last call of
+/// [`Journal::take`].
 struct Entry {
     key: Key,
     resource: Weak<dyn Replicated>,
@@ -83,7 +85,7 @@ struct Entry {
     is_gone: AtomicBool,
 }
 
-/// A resource's access to the journal that notes the resource's changes.
+/// The access to the journal with which a resource notes its own changes.
 pub struct Record {
     journal: Arc<Journal>,
     entry: Arc<Entry>,

@@ -36,7 +36,8 @@ pub struct Variable {
     host_value: Mutex<HostValue>,
     /// The value of a variable whose device has its own memory; `host_value` is then empty.
     device_value: Mutex<Option<DeviceTensor>>,
-    /// The variable's record in a journal; empty if the variable has no replica.
+    /// The access to the journal of the variable's resource store, in which the variable notes its changes for the
+    /// standby process that replicates them; empty if the variable is not replicated.
     record: OnceLock<Record>,
 }
 

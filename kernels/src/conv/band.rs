@@ -22,8 +22,9 @@ pub(super) struct Band {
     /// The number of channels in a slice: a line stores the first slice of each pixel, then the second slice of each
     /// pixel, and so on. It is the number of all channels, or a divisor of it.
     slice: usize,
-    /// Source rows and columns between the pixels that neighbouring target pixels read. Lines and pixels that no
-    /// target pixel reads are not copied.
+    /// The distance in source rows, and in source columns, from the pixel that one target pixel reads to the pixel that
+    /// the next target pixel reads. If the distance exceeds the reach of the filter's taps, no target pixel reads some
+    /// of the source rows or columns; a copied band has places for them, with unspecified values.
     stride: [usize; 2],
     /// Set if the band is a copy of lines of the image, not the image itself.
     pub(super) is_copied: bool,
@@ -106,23 +107,26 @@ impl Band {
         !self.is_copied || line.saturating_mul(height) <= LARGEST
     }
 
-    /// Returns the number of elements of a line.
+    /// Returns the number of elements of a line of the band, which is one row of source pixels with the gaps and
+    /// margins that the band stores.
     fn line(&self) -> usize {
         self.columns * self.pixel * self.image.channels.div_ceil(self.slice)
     }
 
-    /// Returns the number of elements between the lines that two neighbouring rows of target pixels read.
+    /// Returns the distance in elements between the starts of the lines that two neighbouring rows of target pixels
+    /// read.
     pub(super) fn lines_apart(&self) -> usize {
         self.stride[0] * self.line()
     }
 
-    /// Returns the number of elements between the source pixels that two neighbouring target pixels of a line read.
+    /// Returns the distance in elements between the starts of the source pixels that two neighbouring target pixels of
+    /// a line read.
     pub(super) fn step(&self) -> usize {
         self.stride[1] * self.pixel
     }
 
-    /// Returns the number of elements between the source pixels under two taps that lie `rows` source rows and
-    /// `columns` source columns apart.
+    /// Returns the distance in elements between the starts of the source pixels under two taps that lie `rows` source
+    /// rows and `columns` source columns apart.
     pub(super) fn distance(&self, [rows, columns]: [isize; 2]) -> usize {
         (rows * self.line() as isize + columns * self.pixel as isize) as usize
     }

@@ -90,7 +90,8 @@ fn add_sums<W: Number>(dx: &mut [W], dy: &[W], w: &[W], multiplier: usize) {
     }
 }
 
-/// Adds the products of two operands to `out`: the part of a kernel that is compiled for each type of the computation.
+/// A function that adds products of the elements of two operands to the tensor in its last argument. It is the part of
+/// a kernel that is compiled for each number type in which kernels compute.
 type AddProducts = fn(&Depthwise, [&Tensor; 2], &mut Tensor) -> Result<()>;
 
 /// Computes the forward depthwise convolution.
@@ -111,7 +112,7 @@ pub(super) fn forward(ctx: &mut KernelContext<'_>, conv: &Conv, add: AddProducts
     Ok(())
 }
 
-/// Adds to the output of a convolution, given the input and the filter.
+/// Adds the products of the input's pixels and the filter's taps to `out`, the output of the convolution.
 pub(super) fn add_to_output<W: Number>(
     plan: &Depthwise,
     [input, filter]: [&Tensor; 2],
@@ -158,7 +159,8 @@ pub(super) fn backprop_input(ctx: &mut KernelContext<'_>, conv: &Conv, add: AddP
     Ok(())
 }
 
-/// Adds to the gradient of the input, given the output's gradient and the filter.
+/// Adds the products of the pixels of `dy`, the output's gradient, and the filter's taps to `dx`, the gradient of the
+/// input.
 pub(super) fn add_to_input<W: Number>(
     plan: &Depthwise,
     [dy, filter]: [&Tensor; 2],
@@ -207,7 +209,8 @@ pub(super) fn backprop_filter(ctx: &mut KernelContext<'_>, conv: &Conv, add: Add
     Ok(())
 }
 
-/// Adds to the gradient of the filter, given the input and the output's gradient.
+/// Adds the products of the pixels of the input and of `dy`, the output's gradient, to `dw`, the gradient of the
+/// filter.
 pub(super) fn add_to_filter<W: Number>(
     plan: &Depthwise,
     [input, dy]: [&Tensor; 2],

@@ -105,12 +105,12 @@ pub fn placed_devices(graph: &Graph, devices: &DeviceSet) -> Result<Vec<u32>> {
         .collect()
 }
 
-/// Splits a graph into partitions, in the order of their first devices. A task or device without nodes gets
-/// no partition.
+/// Splits a graph into partitions, in the order in which their tasks or devices occur in `options.devices`. A task
+/// or device without nodes gets no partition. `placement` has the index of each node's device in that set.
 ///
 /// A tensor is sent once to each partition that reads it, whatever the number of readers. A reference is sent
-/// separately, as a value, to each reader. The same graph and the same state of `names` give the same
-/// partitions, byte for byte.
+/// separately, as a value, to each reader. Two calls with the same arguments give the same partitions, byte for
+/// byte, if the generator of names, `options.names`, is in the same state.
 ///
 /// A split by task also adds the control loops of loops that cross devices, both for the split itself and for
 /// the later splits of its partitions.

@@ -63,7 +63,8 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             for dims in OBLONG {
                 all.push(vec![random.tensor(t, dims)?]);
             }
-            // The rank of these two inputs is lower than the length of the matrices' shorter side.
+            // Two more inputs have matrices with singular values of zero: a zero matrix, and products of 5x2 and
+            // 2x4 matrices.
             all.push(vec![Tensor::zeros(t, Shape::new(&[3, 2])?)?]);
             let factors = [random.tensor(t, &[2, 5, 2])?, random.tensor(t, &[2, 2, 4])?];
             all.push(run_op("BatchMatMulV2", &factors, &[("T", t.into())])?);

@@ -44,10 +44,10 @@ struct StagedValue {
     rows: Option<Output>,
 }
 
-/// The indices of staged rows, saved in a variable for the commit.
+/// The indices of the staged rows of a variable, in a separate variable from which the commit reads them.
 struct StagedRows {
     handle: Output,
-    /// The node that saves the indices.
+    /// The node that assigns the indices to the separate variable.
     save_node: NodeId,
 }
 
@@ -122,8 +122,9 @@ impl StagedUpdate {
         self.values.borrow().iter().find(|value| value.original.name == variable.name).cloned()
     }
 
-    /// Returns the staged value of a variable, which is added if there is none. A new staged value is initialised to
-    /// `now`: the current value of the variable or, with `rows`, the current values of the staged rows.
+    /// Returns the write target for the staged value of a variable, which is added if there is none. A new staged value
+    /// is initialised to `now`: the current value of the variable or, with `rows`, the current values of the rows that
+    /// the update writes.
     fn stage(
         &self,
         scope: &Scope,
@@ -148,7 +149,8 @@ impl StagedUpdate {
         target
     }
 
-    /// Adds a variable that saves `rows`, the indices of the staged rows of `variable`.
+    /// Adds a separate variable and a node that assigns `rows` to it: the indices of the rows of `variable` whose new
+    /// values are staged. The commit reads the indices from the separate variable.
     fn stage_rows(&self, scope: &Scope, variable: &Variable, rows: Output) -> StagedRows {
         let name = format!("{}/sync_rep_next/rows", variable.name);
         let handle = self.handle(variable, &name, DType::Int64, PartialShape::unknown());

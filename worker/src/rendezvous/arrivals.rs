@@ -20,7 +20,7 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Records a received value; an earlier value under the same key is reported as consumed.
+    /// Records a received value. An earlier value under the same key is reported to its sender as consumed.
     pub(super) fn record(&self, from: &Arc<Inbound>, key: &Arc<str>, sent: &Sent) {
         let bytes = pushed_bytes(sent);
         if bytes == 0 {
@@ -32,7 +32,8 @@ impl Arrivals {
         }
     }
 
-    /// Reports the value under a key as consumed or dropped.
+    /// Reports to the sender of the value under a key that the value was consumed or dropped, so that its bytes no
+    /// longer count against the sender's limit.
     pub(super) fn report_consumed(&self, key: &Arc<str>) {
         let consumed = self.unconsumed.lock().remove(key);
         if let Some((from, bytes)) = consumed {
@@ -51,7 +52,7 @@ impl Arrivals {
         if offers.is_empty() { None } else { offers.remove(key) }
     }
 
-    /// Reports all values as consumed and forgets all offers.
+    /// Reports all unconsumed values to their senders as consumed, and forgets all offers.
     pub(super) fn clear(&self) {
         let unconsumed = std::mem::take(&mut *self.unconsumed.lock());
         unconsumed.into_values().for_each(|(from, bytes)| from.report_consumed(bytes));

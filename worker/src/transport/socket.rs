@@ -144,8 +144,9 @@ impl Source {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
                 Err(error) => return Err(error),
                 Ok(read) => {
-                    // A short read has emptied the socket, so another read would fail. A read also ends
-                    // behind descriptors, however.
+                    // A read of fewer bytes than `into` can hold has emptied the socket, so another read would
+                    // fail. A read that returns file descriptors (`SCM_RIGHTS`) is different: it ends after the
+                    // bytes that were sent with them, even if more bytes have arrived.
                     if read < into.len() && descriptors.len() == before {
                         ready.clear_ready();
                     }
