@@ -119,7 +119,12 @@ impl<W: Copy, O: Monoid<W>> Vector for Rows<'_, W, O> {
                     *lane = O::combine(*lane, v);
                 }
             }
-            for (lane, &v) in lanes.iter_mut().zip(chunks.remainder()) {
+            // The last elements are padded to a whole chunk: a loop of up to 31 elements would be unrolled into a
+            // function of 40 KiB.
+            let mut last = [O::IDENTITY; LANES];
+            let rest = chunks.remainder();
+            last[..rest.len()].copy_from_slice(rest);
+            for (lane, v) in lanes.iter_mut().zip(last) {
                 *lane = O::combine(*lane, v);
             }
             let mut width = LANES;
