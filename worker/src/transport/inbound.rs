@@ -124,7 +124,7 @@ impl Inbound {
     }
 
     /// Handles one frame of the peer.
-    fn handle(
+    pub(super) fn handle(
         self: &Arc<Self>,
         frame: Frame,
         content: Content,
