@@ -133,3 +133,26 @@ fn remove(prefix: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_save_that_fails_keeps_the_removals_that_are_to_be_retried()
+    -> std::result::Result<(), Box<dyn std::error::Error>> {
+        let folder = std::env::temp_dir().join(format!("anabranch-retention-{}", std::process::id()));
+        let keep = Retention::default();
+        let old = folder.join("model-1");
+        let mut state =
+            RetentionState { superfluous: vec![old.clone()], is_tidy: true, ..Default::default() };
+        let fails = state.register(&folder, &folder.join("model-2"), keep, || Err(client::Error::Closed));
+        assert!(fails.is_err());
+        assert_eq!(state.superfluous, [old]);
+        std::fs::create_dir_all(&folder)?;
+        state.register(&folder, &folder.join("model-2"), keep, || Ok(()))?;
+        assert_eq!(state.superfluous, [] as [PathBuf; 0]);
+        std::fs::remove_dir_all(&folder)?;
+        Ok(())
+    }
+}
