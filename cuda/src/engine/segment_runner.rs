@@ -23,17 +23,17 @@ pub(super) struct GraphSegmentRunner {
     /// The variable of each input that is a resource handle, cached.
     handles: Vec<HandleInput<Variable>>,
     /// Locked while a step enqueues the segment, not while the GPU runs it.
-    state: Mutex<RepeaterState>,
+    state: Mutex<SegmentRunnerState>,
 }
 
 /// The state of a segment's repeated runs.
-struct RepeaterState {
+struct SegmentRunnerState {
     cache: GraphCache<Signature, CapturedSegment>,
     /// The memory block of each input in the last run.
     blocks: Vec<Option<BlockId>>,
 }
 
-impl RepeaterState {
+impl SegmentRunnerState {
     /// Records the memory block of each input, and returns for each input whether the block is the same as in
     /// the last run.
     fn unmoved_inputs(&mut self, inputs: &[Value]) -> Vec<bool> {
@@ -95,13 +95,13 @@ impl GraphSegmentRunner {
             engine,
             segment,
             handles,
-            state: Mutex::new(RepeaterState { cache: GraphCache::new(), blocks }),
+            state: Mutex::new(SegmentRunnerState { cache: GraphCache::new(), blocks }),
         }
     }
 
     /// Runs the segment as a graph and returns its outputs; returns `None`, without running anything, if the
     /// kernels are to be run one by one.
-    fn repeat(
+    fn capture_or_replay(
         &self,
         device: &Arc<Device>,
         inputs: &[Value],
@@ -184,7 +184,7 @@ impl SegmentRunner for GraphSegmentRunner {
         inputs: Vec<Value>,
         run_kernels: &mut RunKernels<'_>,
     ) -> Result<Vec<Value>> {
-        match self.repeat(device, &inputs, run_kernels)? {
+        match self.capture_or_replay(device, &inputs, run_kernels)? {
             Some(outputs) => Ok(outputs),
             None => run_kernels(device, inputs),
         }

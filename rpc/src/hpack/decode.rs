@@ -23,6 +23,11 @@ impl Decoder {
         Decoder { table: Table::new() }
     }
 
+    /// Returns the field at an index of the static and dynamic table.
+    fn indexed(&self, number: usize) -> Result<Field, Malformed> {
+        self.table.get(number).ok_or(Malformed("HPACK: an index is not in the table"))
+    }
+
     /// Decodes the fields of a complete block.
     pub(crate) fn decode(&mut self, block: &[u8]) -> Result<Vec<Field>, Malformed> {
         let mut rest = block;
@@ -32,9 +37,7 @@ impl Decoder {
             let field = match first {
                 0x80.. => {
                     let number = integer(&mut rest, 7)?;
-                    self.table
-                        .get(number)
-                        .ok_or(Malformed("HPACK: the index of a field is not in the table"))?
+                    self.indexed(number)?
                 }
                 0x40.. => {
                     let field = self.literal(&mut rest, 6)?;
@@ -68,12 +71,7 @@ impl Decoder {
     fn literal(&self, rest: &mut &[u8], bits: u32) -> Result<Field, Malformed> {
         let name = match integer(rest, bits)? {
             0 => string(rest)?,
-            number => {
-                self.table
-                    .get(number)
-                    .ok_or(Malformed("HPACK: the index of a name is not in the table"))?
-                    .name
-            }
+            number => self.indexed(number)?.name,
         };
         Ok(Field { name, value: string(rest)? })
     }
@@ -162,10 +160,7 @@ mod tests {
         assert_eq!(decoder.decode(&long)?.len(), 1);
         assert_eq!(decoder.decode(b"\xbe")?.len(), 1);
         assert_eq!(text(&decoder.decode(b"\x40\x01c\x01d\xbe")?), "c: d\nc: d\n");
-        assert_eq!(
-            decoder.decode(b"\xbf"),
-            Err(Malformed("HPACK: the index of a field is not in the table"))
-        );
+        assert_eq!(decoder.decode(b"\xbf"), Err(Malformed("HPACK: an index is not in the table")));
         assert_eq!(decoder.decode(b"\x20")?, []);
         assert!(decoder.decode(b"\xbe").is_err());
         Ok(())
