@@ -119,13 +119,14 @@ impl<W: Copy, O: Monoid<W>> Vector for Rows<'_, W, O> {
                     *lane = O::combine(*lane, v);
                 }
             }
-            // The last elements are padded to a whole chunk: a loop of up to 31 elements would be unrolled into a
-            // function of 40 KiB.
+            // The last elements are padded to a whole chunk, and only their lanes change: a loop of up to 31 elements
+            // would be unrolled into a function of 40 KiB.
             let mut last = [O::IDENTITY; LANES];
             let rest = chunks.remainder();
             last[..rest.len()].copy_from_slice(rest);
-            for (lane, v) in lanes.iter_mut().zip(last) {
-                *lane = O::combine(*lane, v);
+            for (i, (lane, v)) in lanes.iter_mut().zip(last).enumerate() {
+                let combined = O::combine(*lane, v);
+                *lane = if i < rest.len() { combined } else { *lane };
             }
             let mut width = LANES;
             while width > 1 {
