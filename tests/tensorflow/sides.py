@@ -17,7 +17,9 @@ from probe import config
 
 # Children are forked from a process that has imported TensorFlow without starting threads, which a fork would not copy.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["__main__", "sides"])
+PROCESSES.set_forkserver_preload(["sides"])
+# The process that forks finds the module here.
+os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))
 
 # Address space of each side in bytes, so that calls that need more memory fail on both sides on every machine.
 MEMORY = 4 << 30
