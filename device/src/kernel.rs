@@ -2,6 +2,7 @@
 //! context in which kernels run.
 
 use crate::cancel::Cancellation;
+use crate::collective::StepCollectives;
 use crate::device::{Device, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::function::{Call, Function, Functions};
@@ -237,12 +238,15 @@ pub struct Step {
     pub resources: Arc<ResourceStore>,
     /// The call whose body this step runs, if the step is a function call.
     pub call: Option<Arc<Call>>,
+    /// The collectives of the server that runs the step; `None` outside a server.
+    pub collectives: Option<StepCollectives>,
 }
 
 impl Step {
     /// Creates a step with its own resources that is not a function call.
     pub fn new(id: i64, rendezvous: Arc<dyn Rendezvous>, cancellation: Arc<Cancellation>) -> Step {
-        Step { id, rendezvous, cancellation, resources: Arc::new(ResourceStore::new("")), call: None }
+        let resources = Arc::new(ResourceStore::new(""));
+        Step { id, rendezvous, cancellation, resources, call: None, collectives: None }
     }
 }
 

@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 pub mod cancel;
+pub mod collective;
 mod device;
 pub mod error;
 pub mod function;

@@ -283,6 +283,7 @@ fn start(executor: &Arc<Executor>, step: &Arc<Step>, call: Arc<Call>, done: Done
         cancellation,
         resources: step.resources.clone(),
         call: Some(call.clone()),
+        collectives: step.collectives.clone(),
     });
     let outer = step.clone();
     let ended = move |result: Result<_>| {

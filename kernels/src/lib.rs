@@ -14,6 +14,7 @@ mod cast;
 mod check;
 mod checkpoint;
 mod codec;
+pub mod collective;
 mod color;
 mod compare;
 mod complex;
@@ -134,6 +135,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     check::KERNELS,
     checkpoint::KERNELS,
     codec::KERNELS,
+    collective::KERNELS,
     color::KERNELS,
     compare::KERNELS,
     complex::KERNELS,

@@ -65,6 +65,9 @@ SYNCHRONISATION = re.compile(
     r"|.*Reader(V2)?|Reader(Read|Num|Serialize|Restore|Reset).*|Stage(Peek|Size|Clear)?|Unstage|.*HashTable.*|InitializeTable.*|LookupTable.*|(Get|Delete)Session.*|.*Mutex.*"
 )
 
+# Ops of several devices: `collectives.py` and `mixed_collectives.py` run them on clusters.
+COLLECTIVES = re.compile(r"Collective.*")
+
 # Ops that only write files: `checkpoints.py` compares the files.
 EVENT_FILES = re.compile(r".*Summary(File|Db)?Writer|Write\w*Summary|ImportEvent")
 
@@ -118,7 +121,7 @@ def fits(kernel, types):
 
 def is_called(op):
     """Returns whether this script compares the op."""
-    elsewhere = (SYNCHRONISATION, EVENT_FILES, FUNCTIONS)
+    elsewhere = (SYNCHRONISATION, COLLECTIVES, EVENT_FILES, FUNCTIONS)
     return not (op in EXCUSED or PIPELINE.search(op) or any(ops.fullmatch(op) for ops in elsewhere))
 
 

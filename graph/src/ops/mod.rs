@@ -14,6 +14,7 @@ mod cast;
 mod check;
 mod checkpoint;
 mod codec;
+mod collective;
 mod color;
 mod compare;
 pub(crate) mod complex;
@@ -127,6 +128,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     check,
     checkpoint,
     codec,
+    collective,
     color,
     compare,
     complex,

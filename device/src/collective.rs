@@ -1,0 +1,87 @@
+//! Collectives: operations in which the devices of a group, in one task or several, take part together. A kernel passes
+//! a [`Request`] to the step's [`Collectives`], which the worker implements.
+
+use crate::cancel::Cancellation;
+use crate::device::Device;
+use crate::error::Result;
+use crate::rendezvous::Rendezvous;
+use graph::{DType, Node, Shape, Tensor};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The function that combines the members' elements at the same position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Merge {
+    Add,
+    Mul,
+    Min,
+    Max,
+}
+
+/// A reduction: the function that combines the members' elements, and whether the result is divided by the number of
+/// members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Reduction {
+    pub merge: Merge,
+    pub is_mean: bool,
+}
+
+/// The operation that the members of a group carry out together. "Rank" is a member's position in the order of the full
+/// device names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Every member gets the combination of all inputs.
+    Reduce(Reduction),
+    /// Member *r* gets the rows of the combination that begin at *r* times the number of rows divided by the group's
+    /// size.
+    ReduceScatter(Reduction),
+    /// Every member gets all inputs, concatenated along the first dimension in the order of the ranks.
+    Gather,
+    /// Every member gets the input of one member, the source.
+    Broadcast { is_source: bool },
+    /// Member *r* gets row *r* of every member's input, in the order of the ranks.
+    AllToAll,
+}
+
+/// One member's request to take part in a collective. The members of a group are the devices that request the same
+/// `group_key`; they meet by `instance_key`.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub node: Arc<Node>,
+    pub device: Arc<Device>,
+    pub operation: Operation,
+    pub dtype: DType,
+    /// The shape of the member's output.
+    pub shape: Shape,
+    /// The member's input; `None` for a receiver of a broadcast.
+    pub input: Option<Tensor>,
+    /// Number of members of the group, at least 1.
+    pub group_size: u32,
+    pub group_key: i32,
+    pub instance_key: i32,
+    /// The time within which the collective must end; `None` for the server's default.
+    pub timeout: Option<Duration>,
+}
+
+/// A callback that receives a member's output. Called exactly once.
+pub type Finish = Box<dyn FnOnce(Result<Tensor>) + Send>;
+
+/// The collectives in which the nodes of a step take part, in functions too.
+#[derive(Clone, Debug)]
+pub struct StepCollectives {
+    pub collectives: Arc<dyn Collectives>,
+    /// The step's id.
+    pub id: i64,
+    /// The step's own rendezvous; a function call has another.
+    pub rendezvous: Arc<dyn Rendezvous>,
+    /// The step's own cancellation.
+    pub cancellation: Arc<Cancellation>,
+}
+
+/// The collectives of a server.
+pub trait Collectives: Send + Sync + fmt::Debug {
+    /// Takes part in a collective over the rendezvous of `step`, and calls `finish` when the member's output is complete,
+    /// or the collective has failed.
+    fn start(&self, step: &StepCollectives, request: Request, finish: Finish);
+}

@@ -1,0 +1,236 @@
+//! Collective ops: reductions, gathers, broadcasts and exchanges between the devices of a group, over all tasks.
+//!
+//! Every member of a group runs one node for each instance; nodes with the same group and instance key meet.
+
+use super::{OpDef, Traits};
+use crate::error::Result;
+use crate::infer::Infer;
+use crate::shape::{Dim, PartialShape};
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "CollectiveReduce",
+        inputs: &["input: T"],
+        outputs: &["data: T"],
+        attrs: &[
+            REDUCED,
+            "group_size: int",
+            "group_key: int",
+            "instance_key: int",
+            MERGE,
+            FINAL,
+            "subdiv_offsets: list(int)",
+            "wait_for: list(int) = []",
+            HINT,
+            TIMEOUT,
+        ],
+        infer: same,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CollectiveReduceV2",
+        inputs: KEYED_AND_ORDERED,
+        outputs: &["data: T"],
+        attrs: &[REDUCED, MERGE, FINAL, HINT, TIMEOUT, STATELESS, TOKENS, SUBDIVISIONS],
+        infer: |infer| {
+            check_keys(infer, 1)?;
+            same(infer)
+        },
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CollectiveReduceScatterV2",
+        inputs: KEYED_AND_ORDERED,
+        outputs: &["data: T"],
+        attrs: &[REDUCED, MERGE, FINAL, HINT, TIMEOUT, STATELESS, TOKENS, SUBDIVISIONS],
+        infer: |infer| {
+            check_keys(infer, 1)?;
+            scale_rows(infer, |rows, members| {
+                if rows % members != 0 {
+                    crate::invalid!(
+                        "input's first dimension, {rows}, is not a multiple of the group's size, {members}"
+                    );
+                }
+                Ok(rows / members)
+            })
+        },
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CollectiveGather",
+        inputs: &["input: T"],
+        outputs: &["data: T"],
+        attrs: &[
+            MOVED,
+            "group_size: int",
+            "group_key: int",
+            "instance_key: int",
+            "shape: shape",
+            HINT,
+            TIMEOUT,
+        ],
+        infer: |infer| shape_attr(infer),
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CollectiveGatherV2",
+        inputs: KEYED_AND_ORDERED,
+        outputs: &["data: T"],
+        attrs: &[MOVED, HINT, TIMEOUT, STATELESS, TOKENS],
+        infer: |infer| {
+            check_keys(infer, 1)?;
+            scale_rows(infer, |rows, members| Ok(rows.saturating_mul(members)))
+        },
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CollectiveBcastSend",
+        inputs: &["input: T"],
+        outputs: &["data: T"],
+        attrs: &[
+            BROADCAST,
+            "group_size: int",
+            "group_key: int",
+            "instance_key: int",
+            "shape: shape",
+            HINT,
+            TIMEOUT,
+        ],
+        infer: |infer| shape_attr(infer),
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CollectiveBcastRecv",
+        inputs: &[],
+        outputs: &["data: T"],
+        attrs: &[
+            BROADCAST,
+            "group_size: int",
+            "group_key: int",
+            "instance_key: int",
+            "shape: shape",
+            HINT,
+            TIMEOUT,
+        ],
+        infer: |infer| shape_attr(infer),
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CollectiveBcastSendV2",
+        inputs: KEYED,
+        outputs: &["data: T"],
+        attrs: &[BROADCAST, HINT, TIMEOUT],
+        infer: |infer| {
+            check_keys(infer, 1)?;
+            same(infer)
+        },
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CollectiveBcastRecvV2",
+        inputs: &["group_size: int32", "group_key: int32", "instance_key: int32", "shape: Tshape"],
+        outputs: &["data: T"],
+        attrs: &[BROADCAST, "Tshape: {int32, int64} = int32", HINT, TIMEOUT],
+        infer: |infer| {
+            check_keys(infer, 0)?;
+            let shape = infer.value_as_shape(3)?;
+            infer.set(0, shape);
+            Ok(())
+        },
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CollectiveAllToAllV2",
+        inputs: KEYED_AND_ORDERED,
+        outputs: &["data: T"],
+        attrs: &[REDUCED, HINT, TIMEOUT, STATELESS, TOKENS],
+        infer: |infer| {
+            check_keys(infer, 1)?;
+            same(infer)
+        },
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    // Row i of `group_assignment` lists the device indices of one group; the group's key is `base_key` + i.
+    OpDef {
+        name: "CollectiveAssignGroupV2",
+        inputs: &["group_assignment: int32", "device_index: int32", "base_key: int32"],
+        outputs: &["group_size: int32", "group_key: int32"],
+        infer: |infer| {
+            infer.input_of_rank(0, 2)?;
+            infer.input_of_rank(1, 0)?;
+            infer.input_of_rank(2, 0)?;
+            infer.set_all(PartialShape::of_dims([]));
+            Ok(())
+        },
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+];
+
+const KEYED: &[&str] = &["input: T", "group_size: int32", "group_key: int32", "instance_key: int32"];
+const KEYED_AND_ORDERED: &[&str] = &[
+    "input: T",
+    "group_size: int32",
+    "group_key: int32",
+    "instance_key: int32",
+    "ordering_token: Nordering_token * resource",
+];
+
+/// Types that are reduced.
+const REDUCED: &str = "T: {bfloat16, float, half, double, int32, int64}";
+/// Types that are gathered.
+const MOVED: &str = "T: {float, half, double, int32, int64}";
+/// Types that are broadcast.
+const BROADCAST: &str = "T: {bool, float, half, double, int32, int64}";
+const MERGE: &str = "merge_op: {'Min', 'Max', 'Mul', 'Add'}";
+const FINAL: &str = "final_op: {'Id', 'Div'}";
+const HINT: &str = "communication_hint: string = 'auto'";
+const TIMEOUT: &str = "timeout_seconds: float = 0";
+const STATELESS: &str = "is_stateless: bool = false";
+const TOKENS: &str = "Nordering_token: int >= 0 = 0";
+const SUBDIVISIONS: &str = "max_subdivs_per_device: int = -1";
+
+fn same(infer: &mut Infer<'_>) -> Result<()> {
+    infer.set(0, infer.input(0));
+    Ok(())
+}
+
+fn shape_attr(infer: &mut Infer<'_>) -> Result<()> {
+    let shape: PartialShape = infer.attr("shape")?;
+    infer.set(0, shape);
+    Ok(())
+}
+
+/// Checks that the group's size and key and the instance's key, the inputs from `first` on, are scalars.
+fn check_keys(infer: &Infer<'_>, first: usize) -> Result<()> {
+    (first..first + 3).try_for_each(|i| infer.input_of_rank(i, 0).map(drop))
+}
+
+/// Sets the output's shape: the input's, with another number of rows, which `scale` returns for the number of rows and
+/// the group's size. The number is unknown if the rows or the size are.
+fn scale_rows(infer: &mut Infer<'_>, scale: fn(usize, usize) -> Result<usize>) -> Result<()> {
+    let input = infer.input(0);
+    let Some(dims) = input.dims() else { return Ok(()) };
+    let Some((&rows, rest)) = dims.split_first() else {
+        crate::invalid!("the input of {} must have at least one dimension", infer.op().name());
+    };
+    let members = infer.value(1).map(|size| size.item::<i32>()).transpose()?;
+    let members = members.and_then(|members| usize::try_from(members).ok()).filter(|&members| members > 0);
+    let rows: Dim = match (rows, members) {
+        (Some(rows), Some(members)) => Some(scale(rows, members)?),
+        _ => None,
+    };
+    let shape = PartialShape::of_dims(std::iter::once(rows).chain(rest.iter().copied()));
+    infer.set(0, shape);
+    Ok(())
+}
