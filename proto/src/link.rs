@@ -6,7 +6,7 @@ use crate::status::Status;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use graph::{DeviceAttributes, Graph, Tensor};
+use graph::{Code, DeviceAttributes, Graph, Tensor};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,6 +46,18 @@ pub trait WorkerLink: Send + Sync + fmt::Debug {
     /// Switches the logging of transfers between tasks on or off, and returns the logged transfers of the
     /// requested steps.
     fn logging(&self, request: pb::LoggingRequest) -> Call<'_, Vec<pb::LabeledStepStats>>;
+
+    /// Returns the step id that every master uses next for the steps with this graph key.
+    fn next_step_id(&self, graph_key: i64, _deadline: Option<Instant>) -> Call<'_, i64> {
+        let text = format!("step ids of graph key {graph_key} are not given out here");
+        Box::pin(std::future::ready(Err(Status::new(Code::Unimplemented, text))))
+    }
+
+    /// Ends the sequence of step ids to which `step_id` belongs, because the step has failed or, if not `has_failed`, its
+    /// session ends: masters that ask later get the ids of another sequence.
+    fn end_step_ids(&self, _graph_key: i64, _step_id: i64, _has_failed: bool) -> Call<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// Clears resource containers; an empty name is the default container.
     fn cleanup_all<'a>(&'a self, containers: &'a [String]) -> Call<'a, ()>;

@@ -11,6 +11,7 @@ use graph::{Code, DeviceAttributes, TaskName};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Response};
 
@@ -19,6 +20,15 @@ const CONTROL_DEADLINE: Duration = Duration::from_secs(300);
 
 /// Time limit of the Logging call, whose results are optional for the step that waits for it.
 const LOGGING_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The header field of GetStepSequence by which a master of this implementation makes itself known.
+pub const MASTER_KEY: &str = "anabranch-master";
+/// The header field of GetStepSequence by which such a master ends a sequence: the graph key, a step id, and `failed` or
+/// `closed`, separated by spaces.
+pub const ENDED_KEY: &str = "anabranch-ended";
+
+/// Time limit of the call that ends a sequence of step ids.
+const END_DEADLINE: Duration = Duration::from_secs(2);
 
 type Client = WorkerServiceClient<Channel>;
 type Reply<T> = Result<Response<T>, tonic::Status>;
@@ -121,6 +131,41 @@ impl WorkerLink for RemoteWorker {
             let send = |mut c: Client, r| async move { c.register_graph(r).await };
             let reply = self.call("RegisterGraph", RetryPolicy::Never, deadline, request, send).await?;
             Ok(reply.into_inner().graph_handle.into())
+        })
+    }
+
+    fn next_step_id(&self, graph_key: i64, deadline: Option<Instant>) -> Call<'_, i64> {
+        Box::pin(async move {
+            let request = pb::GetStepSequenceRequest { graph_key: vec![graph_key] };
+            let send = |mut c: Client, mut r: Request<_>| {
+                r.metadata_mut().insert(MASTER_KEY, MetadataValue::from_static("1"));
+                async move { c.get_step_sequence(r).await }
+            };
+            let reply = self
+                .call("GetStepSequence", RetryPolicy::UntilThere, control(deadline), request, send)
+                .await?;
+            let sequences = reply.into_inner().step_sequence;
+            let own = sequences.iter().find(|sequence| sequence.graph_key == graph_key);
+            own.map(|sequence| sequence.next_step_id).ok_or_else(|| {
+                let text = format!("{} gave out no step id for graph key {graph_key}", self.task());
+                Status::new(Code::Internal, text)
+            })
+        })
+    }
+
+    fn end_step_ids(&self, graph_key: i64, step_id: i64, has_failed: bool) -> Call<'_, ()> {
+        Box::pin(async move {
+            let request = pb::GetStepSequenceRequest::default();
+            let text = format!("{graph_key} {step_id} {}", if has_failed { "failed" } else { "closed" });
+            let send = |mut c: Client, mut r: Request<_>| {
+                if let Ok(text) = text.parse() {
+                    r.metadata_mut().insert(ENDED_KEY, text);
+                }
+                async move { c.get_step_sequence(r).await }
+            };
+            let deadline = Some(Instant::now() + END_DEADLINE);
+            self.call("GetStepSequence", RetryPolicy::Harmless, deadline, request, send).await?;
+            Ok(())
         })
     }
 

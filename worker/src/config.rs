@@ -36,6 +36,11 @@ pub struct WorkerConfig {
     pub cancel_grace: Duration,
     /// Time for which the state of an ended step is retained if no master cleans the step up.
     pub retention: Duration,
+    /// The task that leads the groups of collectives; `None` for task 0 of job `chief`, else of job `worker`, else of
+    /// the first job.
+    pub collective_leader: Option<TaskName>,
+    /// The deadline of a collective whose node sets none.
+    pub collective_timeout: Duration,
     /// Makes the allocator return the calling thread's freed memory to the operating system. The worker calls
     /// it after the last graph was removed: on each compute thread, on one thread of the runtime's blocking
     /// pool and on one thread of the runtime.
@@ -59,6 +64,8 @@ impl WorkerConfig {
             start_deadline: Duration::from_secs(300),
             cancel_grace: Duration::from_secs(10),
             retention: Duration::from_secs(600),
+            collective_leader: None,
+            collective_timeout: Duration::from_secs(120),
             trim_memory: || {},
         }
     }

@@ -20,6 +20,8 @@ pub(crate) struct RegisteredGraph {
     pub(crate) receivers: Arc<[Arc<Route>]>,
     /// This graph compiled for partial runs; `None` until the first partial run.
     partial_run_graph: Mutex<Option<Arc<RegisteredGraph>>>,
+    /// The key under which masters agree on the ids of steps with collectives; 0 for a graph without them.
+    pub(crate) collective_graph_key: i64,
 }
 
 /// One device's partition of a graph.
@@ -93,6 +95,7 @@ impl RegisteredGraph {
             partitions,
             receivers: receivers(graph, session),
             partial_run_graph: Mutex::default(),
+            collective_graph_key: 0,
         })
     }
 
@@ -110,9 +113,12 @@ impl RegisteredGraph {
             return Ok(cached.clone());
         }
         let parts = self.partitions.iter().map(|part| part.for_partial_run(session, pool));
-        let (partitions, receivers) = (parts.collect::<Result<_, Status>>()?, self.receivers.clone());
-        let compiled =
-            Arc::new(RegisteredGraph { partitions, receivers, partial_run_graph: Mutex::default() });
+        let compiled = Arc::new(RegisteredGraph {
+            partitions: parts.collect::<Result<_, Status>>()?,
+            receivers: self.receivers.clone(),
+            partial_run_graph: Mutex::default(),
+            collective_graph_key: self.collective_graph_key,
+        });
         *cached = Some(compiled.clone());
         Ok(compiled)
     }

@@ -1,16 +1,18 @@
 //! The methods of WorkerService: each decodes the request, calls one method of the worker and encodes the
 //! answer.
 
+use crate::collective::{self, COLLECTIVES_KEY};
 use crate::serve::recv_tensor;
 use crate::transport::{INVITATION_KEY, INVITATION_REQUEST_KEY};
 use crate::worker::{Worker, blocking};
 use proto::convert::{devices_to_proto, worker as convert};
 use proto::pb::*;
+use proto::remote::{ENDED_KEY, MASTER_KEY};
 use proto::service::WorkerService;
 use proto::{Status, deadline, grpc};
 use std::sync::Arc;
 use std::time::Instant;
-use tonic::metadata::MetadataMap;
+use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Request, Response};
 
 type Reply<T> = Result<Response<T>, tonic::Status>;
@@ -63,6 +65,9 @@ impl WorkerService for Handler {
             .metadata()
             .get(INVITATION_REQUEST_KEY)
             .and_then(|_| self.worker.link_table.invitation()?.parse().ok());
+        if request.metadata().contains_key(COLLECTIVES_KEY) {
+            response.metadata_mut().insert(COLLECTIVES_KEY, MetadataValue::from_static("1"));
+        }
         if let Some(invitation) = invitation {
             response.metadata_mut().insert(INVITATION_KEY, invitation);
         }
@@ -154,22 +159,43 @@ impl WorkerService for Handler {
         unimplemented("Tracing")
     }
 
-    async fn recv_buf(&self, _: Request<RecvBufRequest>) -> Reply<RecvBufResponse> {
-        unimplemented("RecvBuf")
+    async fn recv_buf(&self, request: Request<RecvBufRequest>) -> Reply<RecvBufResponse> {
+        let response = collective::recv_buf(&self.worker, request.into_inner()).await?;
+        Ok(Response::new(response))
     }
 
-    async fn complete_group(&self, _: Request<CompleteGroupRequest>) -> Reply<CompleteGroupResponse> {
-        unimplemented("CompleteGroup")
+    async fn complete_group(&self, request: Request<CompleteGroupRequest>) -> Reply<CompleteGroupResponse> {
+        let join = collective::join_of(&request)?;
+        let CompleteGroupRequest { group_key, group_size, device_type, .. } = request.into_inner();
+        let members = self.worker.leader.join(join).await?;
+        Ok(Response::new(collective::complete_group_response(group_key, group_size, device_type, &members)))
     }
 
     async fn complete_instance(
         &self,
-        _: Request<CompleteInstanceRequest>,
+        request: Request<CompleteInstanceRequest>,
     ) -> Reply<CompleteInstanceResponse> {
-        unimplemented("CompleteInstance")
+        let agree = collective::agree_of(request)?;
+        let instance_key = agree.instance_key;
+        let source = self.worker.leader.agree(agree).await?;
+        let source_rank = source.and_then(|rank| i32::try_from(rank).ok()).unwrap_or(-1);
+        Ok(Response::new(CompleteInstanceResponse { instance_key, source_rank }))
     }
 
-    async fn get_step_sequence(&self, _: Request<GetStepSequenceRequest>) -> Reply<GetStepSequenceResponse> {
-        unimplemented("GetStepSequence")
+    async fn get_step_sequence(
+        &self,
+        request: Request<GetStepSequenceRequest>,
+    ) -> Reply<GetStepSequenceResponse> {
+        let header = request.metadata();
+        let is_foreign = !header.contains_key(MASTER_KEY);
+        if let Some((graph_key, step_id, has_failed)) = header.get(ENDED_KEY).and_then(collective::ended_of) {
+            self.worker.leader.end_step_ids(graph_key, step_id, has_failed);
+        }
+        let next = |&graph_key: &i64| StepSequence {
+            graph_key,
+            next_step_id: self.worker.leader.next_step_id(graph_key, is_foreign),
+        };
+        let step_sequence = request.get_ref().graph_key.iter().map(next).collect();
+        Ok(Response::new(GetStepSequenceResponse { step_sequence }))
     }
 }

@@ -5,6 +5,7 @@
 //! runs on the asynchronous runtime.
 #![forbid(unsafe_code)]
 
+mod collective;
 mod config;
 mod devices;
 mod epochs;

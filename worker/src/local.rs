@@ -42,6 +42,15 @@ impl WorkerLink for LocalWorker {
         })
     }
 
+    fn next_step_id(&self, graph_key: i64, _: Option<Instant>) -> Call<'_, i64> {
+        Box::pin(ready(Ok(self.worker.leader.next_step_id(graph_key, false))))
+    }
+
+    fn end_step_ids(&self, graph_key: i64, step_id: i64, has_failed: bool) -> Call<'_, ()> {
+        self.worker.leader.end_step_ids(graph_key, step_id, has_failed);
+        Box::pin(ready(Ok(())))
+    }
+
     fn deregister_graph<'a>(&'a self, session: &'a str, graph: &'a str) -> Call<'a, ()> {
         Box::pin(ready(self.worker.deregister_graph(session, graph)))
     }

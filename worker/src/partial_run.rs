@@ -46,7 +46,8 @@ fn begin(worker: &Arc<Worker>, run: &RunGraph) -> Result<(Arc<StepState>, End), 
     let (tell, end) = watch::channel(None);
     *cached_end = Some(end.clone());
     drop(cached_end);
-    let mut ended = start(step_run, &graph, false);
+    let collectives = session.collectives(worker, &run.session);
+    let mut ended = start(step_run, &graph, false, collectives);
     let (worker, running) = (worker.clone(), step.clone());
     worker.runtime.clone().spawn(async move {
         let guard = RunGuard { step: &running, worker: &worker, armed: false };

@@ -69,6 +69,27 @@ impl Peers {
         self.with_entry(&key.src_device, unknown, |entry| entry.peer.clone())
     }
 
+    /// Returns the task that leads the groups of collectives: the requested task, or task 0 of the job `chief`, else of
+    /// the job `worker`, else of the first job. `None` if the cluster has no tasks.
+    pub(crate) fn leader(&self, requested: Option<&TaskName>) -> Option<TaskName> {
+        let has = |job: &&str| self.cluster.jobs().any(|known| known == *job);
+        let job = ["chief", "worker"].into_iter().find(has).or_else(|| self.cluster.jobs().next());
+        requested.cloned().or_else(|| job.map(|job| TaskName::new(job, 0)))
+    }
+
+    /// Returns another task of the cluster.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the cluster has no such task.
+    pub(crate) fn task(&self, task: &TaskName) -> Result<Arc<Peer>, Status> {
+        let unknown = |task: &TaskName| {
+            Status::invalid(format!(
+                "{task}, which is to lead or join a group of collectives, is no task of the cluster"
+            ))
+        };
+        self.with_entry(&format!("{task}/device:CPU:0").into(), unknown, |entry| entry.peer.clone())
+    }
+
     /// Returns the route to a device's task; `None` if the cluster has no such task.
     pub(crate) fn route_to(&self, device: &Arc<str>) -> Option<Arc<Route>> {
         let unknown = |task: &TaskName| Status::invalid(format!("{task} is no task of the cluster"));

@@ -1,10 +1,12 @@
 //! Runs of registered graphs: the feeds are sent, one executor per device runs, and the fetches are received.
 //! Kernels run on the thread pool; this code only starts them and awaits their end.
 
+use crate::collective::SessionCollectives;
 use crate::graphs::RegisteredGraph;
 use crate::partial_run::run_part;
 use crate::steps::{StepRun, StepState};
 use crate::worker::Worker;
+use device::collective::StepCollectives;
 use device::kernel::Step;
 use device::rendezvous::{RendezvousKey, Sent};
 use device::{Error, Pool, Value};
@@ -32,11 +34,15 @@ pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<Run
     step.rendezvous.bind(worker.remote(&session), &graph.receivers);
     let mut guard = RunGuard { step: &step, worker, armed: true };
     let deadline = run.deadline;
-    let outcome = guard.run(step_run, &graph, run).await;
+    let collectives = session.collectives(worker, &run.session);
+    let outcome = guard.run(step_run, &graph, run, collectives).await;
     // The changes of a failed step are not undone, so they are replicated too.
     let replicated = worker.wait_replicated(deadline).await;
     let outcome = outcome.and_then(|outcome| replicated.map(|()| outcome));
     if outcome.is_ok() {
+        if graph.collective_graph_key != 0 {
+            worker.leader.observe(graph.collective_graph_key, step.id);
+        }
         step.rendezvous.succeed();
     }
     guard.mark_answered(&outcome);
@@ -75,13 +81,14 @@ impl RunGuard<'_> {
         step_run: StepRun,
         graph: &RegisteredGraph,
         run: RunGraph,
+        collectives: Arc<SessionCollectives>,
     ) -> Result<RunGraphOutcome, Status> {
         feed(self.step, run.send)?;
         let trace = run.options.record_timeline || run.options.record_costs;
         if trace {
             self.worker.transfers.trace(run.step_id);
         }
-        let mut ended = start(step_run, graph, trace);
+        let mut ended = start(step_run, graph, trace, collectives);
         let traces = match self.wait_for_executors(run.deadline, &mut ended).await? {
             Ok(traces) => traces,
             Err(error) => return Err(self.explain(error)),
@@ -185,10 +192,22 @@ pub(crate) type RunResult = device::Result<Vec<Trace>>;
 
 /// Starts the executors of all partitions. The returned channel gets their result when all of them have
 /// ended.
-pub(crate) fn start(step_run: StepRun, graph: &RegisteredGraph, trace: bool) -> oneshot::Receiver<RunResult> {
+pub(crate) fn start(
+    step_run: StepRun,
+    graph: &RegisteredGraph,
+    trace: bool,
+    collectives: Arc<SessionCollectives>,
+) -> oneshot::Receiver<RunResult> {
     let (answer, ended) = oneshot::channel();
     let state = step_run.step.clone();
-    let step = Arc::new(Step::new(state.id, state.rendezvous.clone(), state.cancellation.clone()));
+    let collectives = StepCollectives {
+        id: state.id,
+        collectives,
+        rendezvous: state.rendezvous.clone(),
+        cancellation: state.cancellation.clone(),
+    };
+    let step = Step::new(state.id, state.rendezvous.clone(), state.cancellation.clone());
+    let step = Arc::new(Step { collectives: Some(collectives), ..step });
     let rendezvous = state.rendezvous.clone();
     let on_cancel = state.cancellation.register(move |reason| rendezvous.fail(reason));
     if let Err(reason) = on_cancel {

@@ -53,7 +53,11 @@ fn source_device<'a>(worker: &'a Worker, key: &RendezvousKey) -> Result<&'a Arc<
 
 /// Waits for the value of a key: up to `start_deadline` while the step has not started on this worker, and
 /// without limit once it has.
-async fn receive(worker: &Worker, wait: &StepWait, key: &Arc<RendezvousKey>) -> Result<Sent, Status> {
+pub(crate) async fn receive(
+    worker: &Worker,
+    wait: &StepWait,
+    key: &Arc<RendezvousKey>,
+) -> Result<Sent, Status> {
     let mut pending = PendingReceive::new(&wait.step.rendezvous, key);
     let limit = worker.config.start_deadline;
     let received = if wait.step.has_started() {

@@ -1,10 +1,12 @@
 //! The sessions of masters on this worker: their device and task names, registered graphs and cached kernels.
 
+use crate::collective::SessionCollectives;
 use crate::devices::Devices;
 use crate::epochs::{EpochGuard, SessionEpoch};
 use crate::graphs::RegisteredGraph;
 use crate::peers::Peers;
 use crate::steps::StepState;
+use crate::worker::Worker;
 use executor::KernelCache;
 use graph::{Code, TaskName};
 use parking_lot::Mutex;
@@ -12,7 +14,7 @@ use placer::Names;
 use proto::link::CreateWorkerSession;
 use proto::{Cluster, Status};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A session of a master on this worker.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ pub(crate) struct Session {
     master: Option<(String, u64)>,
     session_epoch: Option<Arc<SessionEpoch>>,
     graphs: Mutex<Graphs>,
+    /// The members of collectives in the session; made at first use.
+    collectives: OnceLock<Arc<SessionCollectives>>,
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +56,14 @@ impl Session {
             master,
             session_epoch,
             graphs: Mutex::default(),
+            collectives: OnceLock::new(),
         }
+    }
+
+    /// Returns the members of collectives in the session, whose handle is given.
+    pub(crate) fn collectives(&self, worker: &Worker, handle: &Arc<str>) -> Arc<SessionCollectives> {
+        let make = || SessionCollectives::new(worker, handle, &self.task, &self.peers);
+        self.collectives.get_or_init(make).clone()
     }
 
     /// Counts a step as running in the session's epoch until the returned guard is dropped; `None` if the

@@ -1,5 +1,6 @@
 //! The worker: its state, and the functions that carry out the requests of masters after decoding.
 
+use crate::collective::Leader;
 use crate::config::WorkerConfig;
 use crate::devices::Devices;
 use crate::epochs::Epochs;
@@ -51,6 +52,8 @@ pub struct Worker {
     seen_runs: Mutex<RecentIds>,
     seen_receives: Mutex<RecentIds>,
     pub(crate) transfers: Arc<Transfers>,
+    /// The groups of collectives that this task leads.
+    pub(crate) leader: Arc<Leader>,
     pub(crate) link_table: Arc<LinkTable>,
     /// The replication state, if the task is replicated.
     primary: Option<Arc<Primary>>,
@@ -111,6 +114,7 @@ impl Worker {
             seen_runs: Mutex::new(RecentIds::new(MAX_REMEMBERED)),
             seen_receives: Mutex::new(RecentIds::new(MAX_REMEMBERED)),
             transfers: Arc::default(),
+            leader: Arc::default(),
             link_table,
             primary,
             config,
@@ -266,7 +270,8 @@ impl Worker {
             let only_graph_options =
                 || ConfigProto { graph_options: part.graph_options, ..Default::default() };
             let rewrites = Rewrites::of(&part.config.unwrap_or_else(only_graph_options));
-            let graph = RegisteredGraph::compile(&part.graph, &session, &pool, &rewrites)?;
+            let mut graph = RegisteredGraph::compile(&part.graph, &session, &pool, &rewrites)?;
+            graph.collective_graph_key = part.collective_graph_key;
             // The handshakes of the links begin before the first step, so that the step finds the links open.
             graph.receivers.iter().for_each(|route| drop(route.link_or_connect(&link_table)));
             Ok(session.add_graph(graph))
@@ -283,6 +288,7 @@ impl Worker {
     /// Removes a session, if it exists.
     pub(crate) fn delete_session(self: &Arc<Self>, session: &str) {
         self.sessions.delete(session);
+        self.leader.close_session(session);
         self.release_idle_memory();
     }
 

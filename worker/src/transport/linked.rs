@@ -50,6 +50,14 @@ impl WorkerLink for LinkedWorker {
         self.remote.register_graph(part)
     }
 
+    fn next_step_id(&self, graph_key: i64, deadline: Option<Instant>) -> Call<'_, i64> {
+        self.remote.next_step_id(graph_key, deadline)
+    }
+
+    fn end_step_ids(&self, graph_key: i64, step_id: i64, has_failed: bool) -> Call<'_, ()> {
+        self.remote.end_step_ids(graph_key, step_id, has_failed)
+    }
+
     fn deregister_graph<'a>(&'a self, session: &'a str, graph: &'a str) -> Call<'a, ()> {
         self.remote.deregister_graph(session, graph)
     }

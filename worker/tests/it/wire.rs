@@ -160,6 +160,44 @@ async fn graphs_that_cannot_run_are_refused_naming_the_node() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_of_collectives_that_cannot_be_answered_are_refused() -> Test {
+    let tasks = cluster(1, |_| {})?;
+    let mut client = tasks[0].client().await?;
+    let refused = failure(client.complete_group(pb::CompleteGroupRequest::default())).await?;
+    assert_eq!(refused.code, Code::InvalidArgument);
+    let device_attributes =
+        client.get_status(pb::GetStatusRequest {}).await?.into_inner().device_attributes.pop();
+    let join = pb::CompleteGroupRequest { group_size: -1, device_attributes, ..Default::default() };
+    let refused = failure(client.complete_group(join)).await?;
+    assert!(refused.message.contains("group_size is -1"), "{refused}");
+    let refused = failure(client.complete_instance(pb::CompleteInstanceRequest::default())).await?;
+    assert_eq!(refused.code, Code::FailedPrecondition);
+    let src_device = "/job:w/replica:0/task:0/device:CPU:0".to_owned();
+    let earlier = pb::RecvBufRequest { src_device, src_incarnation: 1, ..Default::default() };
+    let refused = failure(client.recv_buf(earlier)).await?;
+    assert_eq!(refused.code, Code::FailedPrecondition, "{refused}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn step_ids_are_the_same_for_all_masters_until_one_ends_their_sequence() -> Test {
+    let tasks = cluster(1, |_| {})?;
+    let mut client = tasks[0].client().await?;
+    let request = || pb::GetStepSequenceRequest { graph_key: vec![7, 8] };
+    let first = client.get_step_sequence(request()).await?.into_inner().step_sequence;
+    assert_eq!(first.iter().map(|sequence| sequence.graph_key).collect::<Vec<_>>(), [7, 8]);
+    assert_eq!(client.get_step_sequence(request()).await?.into_inner().step_sequence, first);
+    let mut end = tonic::Request::new(pb::GetStepSequenceRequest::default());
+    let text = format!("7 {} failed", first[0].next_step_id);
+    end.metadata_mut().insert(proto::remote::ENDED_KEY, text.parse()?);
+    client.get_step_sequence(end).await?;
+    let later = client.get_step_sequence(request()).await?.into_inner().step_sequence;
+    assert_ne!(later[0].next_step_id, first[0].next_step_id);
+    assert_eq!(later[1], first[1]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_are_listed_and_unimplemented_methods_refused() -> Test {
     let tasks = cluster(1, |config| config.cpu_devices = 2)?;
     let mut client = tasks[0].client().await?;
@@ -170,8 +208,6 @@ async fn devices_are_listed_and_unimplemented_methods_refused() -> Test {
     client.cleanup_all(pb::CleanupAllRequest { container: vec!["".into(), "c".into()] }).await?;
     let failed = failure(client.tracing(pb::TracingRequest::default())).await?;
     assert_eq!(failed, Status::new(Code::Unimplemented, "Tracing"));
-    let failed = failure(client.get_step_sequence(pb::GetStepSequenceRequest::default())).await?;
-    assert_eq!(failed, Status::new(Code::Unimplemented, "GetStepSequence"));
     let partial = pb::RunGraphRequest { is_partial: true, ..Default::default() };
     assert_eq!(failure(client.run_graph(partial)).await?.code, Code::Aborted);
     Ok(())

@@ -1,0 +1,84 @@
+//! Conversions between the leader's requests and the messages of TensorFlow's protocol.
+
+use super::member::{SESSION_KEY, STEP_KEY};
+use super::register::{Agree, Join, Members, Terms};
+use proto::convert::{device_from_proto, devices_to_proto, shape_from_proto};
+use proto::{Status, pb};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tonic::metadata::{Ascii, MetadataValue};
+
+/// Returns the request to join a group in a call of CompleteGroup.
+///
+/// # Errors
+/// `InvalidArgument` for a call without a device, or a group without members.
+pub(crate) fn join_of(call: &tonic::Request<pb::CompleteGroupRequest>) -> Result<Join, Status> {
+    let session = call.metadata().get(SESSION_KEY).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let message = call.get_ref();
+    let device = message.device_attributes.clone();
+    let device = device.ok_or_else(|| Status::invalid("CompleteGroup has no device_attributes"))?;
+    let group_size = usize::try_from(message.group_size).ok().filter(|&size| size > 0);
+    let group_size = group_size
+        .ok_or_else(|| Status::invalid(format!("group_size is {}, not positive", message.group_size)))?;
+    Ok(Join {
+        scope: Arc::from(""),
+        session: session.into(),
+        group_key: message.group_key,
+        group_size,
+        device: device_from_proto(device)?,
+    })
+}
+
+/// Returns the graph key, the step id and whether the step has failed in the header of a master that ends a sequence of
+/// step ids; `None` if the header is malformed.
+pub(crate) fn ended_of(header: &MetadataValue<Ascii>) -> Option<(i64, i64, bool)> {
+    let parts: Vec<&str> = header.to_str().ok()?.split(' ').collect();
+    let [graph_key, step_id, end] = parts[..] else { return None };
+    Some((graph_key.parse().ok()?, step_id.parse().ok()?, end == "failed"))
+}
+
+/// Returns the answer to CompleteGroup for a complete group.
+pub(crate) fn complete_group_response(
+    group_key: i32,
+    group_size: i32,
+    device_type: String,
+    members: &Members,
+) -> pb::CompleteGroupResponse {
+    let tasks: BTreeSet<_> = members.iter().map(|member| member.name.task_name()).collect();
+    pb::CompleteGroupResponse {
+        group_key,
+        group_size,
+        device_type,
+        num_tasks: tasks.len() as i32,
+        communicator_key: Vec::new(),
+        device_attributes: devices_to_proto(members),
+    }
+}
+
+/// Returns a member's terms in a call of CompleteInstance.
+///
+/// # Errors
+/// `InvalidArgument` for a malformed shape.
+pub(crate) fn agree_of(call: tonic::Request<pb::CompleteInstanceRequest>) -> Result<Agree, Status> {
+    let step_id =
+        call.metadata().get(STEP_KEY).and_then(|id| id.to_str().ok()?.parse().ok()).unwrap_or_default();
+    let message = call.into_inner();
+    let (node, functions) = message.name.split_once(": ").unwrap_or((&message.name, ""));
+    // TensorFlow writes `ReduceV2(Add,Id)` for some ops and `Reduce(Add,Id)` for others.
+    let functions = functions.split_once('(').map_or("", |(_, functions)| functions.trim_end_matches(')'));
+    Ok(Agree {
+        scope: Arc::from(""),
+        group_key: message.group_key,
+        instance_key: message.instance_key,
+        node: node.to_owned(),
+        terms: Terms {
+            kind: message.r#type,
+            dtype: message.data_type,
+            shape: message.shape.as_ref().map(shape_from_proto).transpose()?,
+            functions: functions.to_owned(),
+        },
+        device: message.device,
+        is_source: message.is_source,
+        step_id,
+    })
+}

@@ -1,0 +1,15 @@
+//! Collectives between the devices of a cluster: a leader's register of groups, the members of each session, and the
+//! schedules and courses of operations.
+
+mod buffer;
+mod course;
+mod leader;
+mod member;
+mod messages;
+mod register;
+mod schedule;
+
+pub(crate) use buffer::recv_buf;
+pub(crate) use leader::Leader;
+pub(crate) use member::{COLLECTIVES_KEY, SessionCollectives};
+pub(crate) use messages::{agree_of, complete_group_response, ended_of, join_of};

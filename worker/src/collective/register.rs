@@ -1,0 +1,463 @@
+//! The register of a group leader: which devices have joined which groups, and which members have agreed on which
+//! instances. It is a value without sockets and clocks: a call either returns the answers that it makes possible, or
+//! keeps the caller until later calls do.
+
+use graph::{Code, DeviceAttributes, Shape};
+use proto::Status;
+use rustc_hash::FxHashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// The sessions that share group and instance keys: the handle of the session that holds all members of its groups, or
+/// empty for groups whose members are in sessions of different masters.
+pub(crate) type Scope = Arc<str>;
+
+/// A device's request to join a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Join {
+    pub(crate) scope: Scope,
+    /// The handle of the member's own session.
+    pub(crate) session: Arc<str>,
+    pub(crate) group_key: i32,
+    pub(crate) group_size: usize,
+    pub(crate) device: DeviceAttributes,
+}
+
+/// The members of a complete group in the order of their ranks, which is the order of their full names.
+pub(crate) type Members = Arc<[DeviceAttributes]>;
+
+/// The properties of an instance in which all members must agree.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Terms {
+    /// The number by which TensorFlow's protocol denotes the operation.
+    pub(crate) kind: i32,
+    /// The number by which TensorFlow's protocol denotes the dtype.
+    pub(crate) dtype: i32,
+    /// The shape of the members' outputs for a gather, of their inputs otherwise.
+    pub(crate) shape: Option<Shape>,
+    /// The functions of a reduction, such as `Add,Div`; empty if the member does not tell.
+    pub(crate) functions: String,
+}
+
+/// A member's request to agree on an instance.
+#[derive(Clone, Debug)]
+pub(crate) struct Agree {
+    pub(crate) scope: Scope,
+    pub(crate) group_key: i32,
+    pub(crate) instance_key: i32,
+    pub(crate) device: String,
+    /// The name of the member's node, for messages.
+    pub(crate) node: String,
+    pub(crate) terms: Terms,
+    pub(crate) is_source: bool,
+    /// The id of the member's step; 0 if the member does not tell.
+    pub(crate) step_id: i64,
+}
+
+/// The kind of a broadcast in TensorFlow's protocol.
+pub(crate) const BROADCAST: i32 = 1;
+
+/// Answers that have become possible: each with its caller.
+pub(crate) type Answers<W, T> = Vec<(W, Result<T, Status>)>;
+
+/// The groups and instances of a leader. `G` and `I` are the callers that wait for a group or an instance.
+#[derive(Debug)]
+pub(crate) struct Register<G, I> {
+    groups: FxHashMap<(Scope, i32), Group<G, I>>,
+}
+
+#[derive(Debug)]
+struct Group<G, I> {
+    size: usize,
+    joined: Vec<Joined>,
+    /// Set when all members have joined.
+    members: Option<Members>,
+    waiting: Vec<G>,
+    instances: FxHashMap<i32, Instance<I>>,
+}
+
+#[derive(Debug)]
+struct Joined {
+    session: Arc<str>,
+    device: DeviceAttributes,
+}
+
+#[derive(Debug)]
+struct Instance<I> {
+    terms: Terms,
+    /// The node and device of the first member, for messages.
+    first: String,
+    /// The devices of the members that have come.
+    come: Vec<String>,
+    failure: Option<Status>,
+    /// The step of the first member.
+    step_id: i64,
+    source: Option<usize>,
+    waiting: Vec<I>,
+}
+
+impl<G, I> Default for Register<G, I> {
+    fn default() -> Register<G, I> {
+        Register { groups: FxHashMap::default() }
+    }
+}
+
+impl<G, I> Register<G, I> {
+    /// Joins a device to a group. A member that joins from another session than before begins the group anew, because
+    /// its earlier program has ended.
+    pub(crate) fn join(&mut self, join: Join, caller: G) -> Answers<G, Members> {
+        let (group_key, name) = (join.group_key, join.device.name.to_string());
+        let at = (join.scope.clone(), group_key);
+        let mut answers = Vec::new();
+        if self.groups.get(&at).is_some_and(|group| group.is_superseded_by(&join))
+            && let Some(ended) = self.groups.remove(&at)
+        {
+            let text = format!("group {group_key} was begun anew by {name}, from another session");
+            answers.extend(
+                ended.waiting.into_iter().map(|w| (w, Err(Status::new(Code::Aborted, text.clone())))),
+            );
+        }
+        let group = self.groups.entry(at).or_insert_with(|| Group::new(join.group_size));
+        if let Err(status) = group.check(&join) {
+            answers.push((caller, Err(status)));
+            return answers;
+        }
+        group.waiting.push(caller);
+        if !group.joined.iter().any(|joined| joined.device.name == join.device.name) {
+            group.joined.push(Joined { session: join.session, device: join.device });
+        }
+        if group.joined.len() == group.size {
+            let members = group.members.get_or_insert_with(|| ranked(&group.joined)).clone();
+            answers.extend(group.waiting.drain(..).map(|w| (w, Ok(members.clone()))));
+        }
+        answers
+    }
+
+    /// Records a member's terms of an instance. The members are answered when all have come, those of a broadcast with the
+    /// rank of its source. Terms that differ fail all members, also those that come later. A member that comes again
+    /// after a failure begins the instance anew.
+    pub(crate) fn agree(&mut self, agree: Agree, caller: I) -> Answers<I, Option<usize>> {
+        let (group_key, instance_key) = (agree.group_key, agree.instance_key);
+        let group = self.groups.get_mut(&(agree.scope.clone(), group_key));
+        let Some((group, members)) =
+            group.and_then(|group| group.members.clone().map(|members| (group, members)))
+        else {
+            let text = format!(
+                "group {group_key} is unknown to the group leader: the leader has restarted, or its session has ended"
+            );
+            return vec![(caller, Err(Status::new(Code::FailedPrecondition, text)))];
+        };
+        let Some(rank) = members.iter().position(|member| member.name.to_string() == agree.device) else {
+            let text = format!("{} is no member of group {group_key}", agree.device);
+            return vec![(caller, Err(Status::new(Code::Internal, text)))];
+        };
+        if group.instances.get(&instance_key).is_some_and(|instance| instance.is_over(&agree)) {
+            group.instances.remove(&instance_key);
+        }
+        let instance = group.instances.entry(instance_key).or_insert_with(|| Instance::new(&agree));
+        if instance.failure.is_none() {
+            instance.failure = instance.check(&agree, rank).err();
+        }
+        instance.waiting.push(caller);
+        if !instance.come.contains(&agree.device) {
+            instance.come.push(agree.device);
+        }
+        let is_complete = instance.come.len() == members.len();
+        if instance.failure.is_none()
+            && is_complete
+            && agree.terms.kind == BROADCAST
+            && instance.source.is_none()
+        {
+            let text = format!("instance {instance_key} of group {group_key} found no source for broadcast");
+            instance.failure = Some(Status::new(Code::Internal, text));
+        }
+        let answer = match (&instance.failure, is_complete) {
+            (Some(status), _) => Err(status.clone()),
+            (None, true) => Ok(instance.source),
+            (None, false) => return Vec::new(),
+        };
+        instance.waiting.drain(..).map(|waiting| (waiting, answer.clone())).collect()
+    }
+
+    /// Removes the groups of a session, and those that the session's members have joined. Returns the callers that
+    /// wait for them.
+    pub(crate) fn close_session(&mut self, session: &str) -> (Vec<G>, Vec<I>) {
+        let is_over = |(scope, _): &(Scope, i32), group: &mut Group<G, I>| {
+            &**scope == session || group.joined.iter().any(|joined| &*joined.session == session)
+        };
+        let ended: Vec<Group<G, I>> = self.groups.extract_if(is_over).map(|(_, group)| group).collect();
+        let (mut joining, mut agreeing) = (Vec::new(), Vec::new());
+        for group in ended {
+            joining.extend(group.waiting);
+            agreeing.extend(group.instances.into_values().flat_map(|instance| instance.waiting));
+        }
+        (joining, agreeing)
+    }
+}
+
+impl<G, I> Group<G, I> {
+    fn new(size: usize) -> Group<G, I> {
+        Group {
+            size,
+            joined: Vec::new(),
+            members: None,
+            waiting: Vec::new(),
+            instances: FxHashMap::default(),
+        }
+    }
+
+    fn is_superseded_by(&self, join: &Join) -> bool {
+        let member = self.joined.iter().find(|joined| joined.device.name == join.device.name);
+        member.is_some_and(|joined| {
+            joined.session != join.session || joined.device.incarnation != join.device.incarnation
+        })
+    }
+
+    /// Checks that a device may join.
+    fn check(&self, join: &Join) -> Result<(), Status> {
+        let Join { group_key, group_size, device, .. } = join;
+        let refused = |reason: String| {
+            let mut text =
+                format!("Device {} is joining a group {reason} (group_key={group_key})", device.name);
+            for (i, joined) in self.joined.iter().enumerate() {
+                // Writing to a string does not fail.
+                let _ = write!(text, "{}{}", if i == 0 { "; members: " } else { ", " }, joined.device.name);
+            }
+            Err(Status::new(Code::Internal, text))
+        };
+        if *group_size != self.size {
+            return refused(format!("with size{group_size}, but that group has size {}", self.size));
+        }
+        if let Some(first) = self.joined.first()
+            && first.device.name.device_type != device.name.device_type
+        {
+            return refused(format!(
+                "with type {:?}, but that group has type {:?}",
+                device.name.device_type, first.device.name.device_type
+            ));
+        }
+        let is_member = self.joined.iter().any(|joined| joined.device.name == device.name);
+        if self.joined.len() == self.size && !is_member {
+            return refused("that is already full".into());
+        }
+        Ok(())
+    }
+}
+
+impl<I> Instance<I> {
+    fn new(agree: &Agree) -> Instance<I> {
+        Instance {
+            terms: agree.terms.clone(),
+            first: format!("'{}' on {}", agree.node, agree.device),
+            come: Vec::new(),
+            failure: None,
+            step_id: agree.step_id,
+            source: None,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Returns whether the member begins the instance anew: the instance has failed in another step, or the member has
+    /// come before and has other terms now, or learned of the failure.
+    fn is_over(&self, agree: &Agree) -> bool {
+        let has_failed = self.failure.is_some();
+        let has_come = self.come.contains(&agree.device);
+        (has_failed && self.step_id != agree.step_id)
+            || (has_come && (has_failed || self.terms != agree.terms))
+    }
+
+    /// Compares a member's terms with those of the first member, and records the source.
+    fn check(&mut self, agree: &Agree, rank: usize) -> Result<(), Status> {
+        let Agree { group_key, instance_key, device, node, terms, .. } = agree;
+        let (own, first) = (format!("'{node}' on {device}"), &self.first);
+        if (terms.kind, terms.dtype) != (self.terms.kind, self.terms.dtype) {
+            let text = format!(
+                "Collective instance {instance_key} of group {group_key} expected type {} and data_type {} but got type {} \
+                 and data_type {}: {first} came first, then {own}",
+                self.terms.kind, self.terms.dtype, terms.kind, terms.dtype
+            );
+            return Err(Status::new(Code::Internal, text));
+        }
+        if let (Some(expected), Some(shape)) = (&self.terms.shape, &terms.shape)
+            && expected != shape
+        {
+            let text = format!(
+                "Shape mismatch in the collective instance {instance_key} of group {group_key}. Op at device {device} \
+                 expected shape {shape} but another member in the group expected shape {expected}. {first} came first, \
+                 then {own}"
+            );
+            return Err(Status::invalid(text));
+        }
+        let (functions, expected) = (&terms.functions, &self.terms.functions);
+        if !functions.is_empty() && !expected.is_empty() && functions != expected {
+            let text = format!(
+                "Collective instance {instance_key} of group {group_key}: {first} computes {expected}, {own} {functions}"
+            );
+            return Err(Status::invalid(text));
+        }
+        if agree.is_source {
+            match self.source {
+                Some(source) if source != rank => {
+                    let text = format!(
+                        "Instance {instance_key} of group {group_key} already has source {source}, received second \
+                         claim from {rank}: {first} came first, then {own}"
+                    );
+                    return Err(Status::new(Code::Internal, text));
+                }
+                _ => self.source = Some(rank),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the members in the order of their ranks.
+fn ranked(joined: &[Joined]) -> Members {
+    let mut members: Vec<DeviceAttributes> = joined.iter().map(|j| j.device.clone()).collect();
+    members.sort_by_cached_key(|member| member.name.clone());
+    members.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use graph::{DeviceName, TaskName};
+
+    type Groups = Register<u32, u32>;
+
+    fn join(task: u32, session: &str, group_size: usize) -> Join {
+        let device = DeviceAttributes {
+            name: DeviceName::new(&TaskName::new("worker", task), "CPU", 0),
+            memory_limit: 1,
+            incarnation: 1,
+            physical_description: String::new(),
+        };
+        Join { scope: Arc::from(""), session: session.into(), group_key: 1, group_size, device }
+    }
+
+    fn agree(task: u32, terms: Terms, is_source: bool) -> Agree {
+        Agree {
+            scope: Arc::from(""),
+            group_key: 1,
+            instance_key: 9,
+            device: format!("/job:worker/replica:0/task:{task}/device:CPU:0"),
+            node: format!("node_{task}"),
+            terms,
+            is_source,
+            step_id: 1,
+        }
+    }
+
+    fn terms(kind: i32, elements: usize) -> Terms {
+        Terms { kind, dtype: 1, shape: Shape::new(&[elements]).ok(), functions: String::new() }
+    }
+
+    /// Returns the callers that are answered, with the tasks of the members or the text of the error.
+    fn seen(answers: Answers<u32, Members>) -> Vec<(u32, Result<Vec<u32>, String>)> {
+        let tasks = |members: Members| members.iter().map(|member| member.name.task).collect();
+        answers.into_iter().map(|(caller, r)| (caller, r.map(tasks).map_err(|s| s.message))).collect()
+    }
+
+    fn complete(register: &mut Groups, members: u32) {
+        for task in 0..members {
+            register.join(join(task, "s", members as usize), task);
+        }
+    }
+
+    #[test]
+    fn members_learn_each_other_in_the_order_of_their_names_when_the_last_has_joined() {
+        let mut register = Groups::default();
+        assert_eq!(seen(register.join(join(10, "s", 3), 1)), []);
+        assert_eq!(seen(register.join(join(2, "s", 3), 2)), []);
+        // A member may ask twice.
+        assert_eq!(seen(register.join(join(2, "s", 3), 3)), []);
+        let all = Ok(vec![0, 2, 10]);
+        let answered = seen(register.join(join(0, "s", 3), 4));
+        assert_eq!(answered, [(1, all.clone()), (2, all.clone()), (3, all.clone()), (4, all.clone())]);
+        assert_eq!(seen(register.join(join(10, "s", 3), 5)), [(5, all)]);
+    }
+
+    #[test]
+    fn a_group_refuses_another_size_and_a_member_too_many() {
+        let mut register = Groups::default();
+        complete(&mut register, 2);
+        let refusals = [seen(register.join(join(0, "s", 3), 7)), seen(register.join(join(5, "s", 2), 8))];
+        let texts = ["is joining a group with size3, but that group has size 2", "already full"];
+        for (refusal, text) in refusals.iter().zip(texts) {
+            let [(_, Err(message))] = &refusal[..] else { panic!("{refusal:?}") };
+            assert!(message.contains(text) && message.contains("task:1"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_member_from_a_later_session_begins_its_group_anew() {
+        let mut register = Groups::default();
+        complete(&mut register, 2);
+        assert_eq!(seen(register.join(join(0, "later", 3), 5)), []);
+        assert_eq!(seen(register.join(join(1, "later", 3), 6)), []);
+        assert_eq!(seen(register.join(join(2, "later", 3), 7)).len(), 3);
+        // Callers that wait for the groups of a session are returned at its end.
+        register.join(join(0, "last", 2), 8);
+        assert_eq!(register.close_session("last").0, [8]);
+    }
+
+    #[test]
+    fn members_of_a_reduction_must_agree_on_their_terms() {
+        let mut register = Groups::default();
+        complete(&mut register, 3);
+        assert_eq!(register.agree(agree(0, terms(0, 6), false), 1), []);
+        let refused = register.agree(agree(1, terms(0, 5), false), 2);
+        let [(1, Err(status)), (2, Err(_))] = &refused[..] else { panic!("{refused:?}") };
+        assert_eq!(status.code, Code::InvalidArgument);
+        for text in ["Shape mismatch in the collective instance 9", "[6]", "[5]", "node_0", "task:1"] {
+            assert!(status.message.contains(text), "{text}: {}", status.message);
+        }
+        // A member that comes after the failure is refused too.
+        assert_eq!(register.agree(agree(2, terms(0, 6), false), 3), [(3, Err(status.clone()))]);
+        // A member that comes again begins the instance anew.
+        for task in 0..2 {
+            assert_eq!(register.agree(agree(task, terms(0, 5), false), task), []);
+        }
+        let all = [(0, Ok(None)), (1, Ok(None)), (2, Ok(None))];
+        assert_eq!(register.agree(agree(2, terms(0, 5), false), 2), all);
+        let functions = |functions: &str| Terms { functions: functions.into(), ..terms(0, 5) };
+        assert_eq!(register.agree(agree(1, functions("Add,Id"), false), 4), []);
+        let refused = register.agree(agree(0, functions("Max,Id"), false), 6);
+        assert!(
+            matches!(&refused[..], [(4, Err(s)), (6, Err(_))] if s.message.contains("Max,Id")),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn members_of_a_broadcast_learn_its_only_source() {
+        let mut register = Groups::default();
+        complete(&mut register, 3);
+        assert_eq!(register.agree(agree(0, terms(BROADCAST, 4), false), 0), []);
+        assert_eq!(register.agree(agree(2, terms(BROADCAST, 4), true), 1), []);
+        let all = [(0, Ok(Some(2))), (1, Ok(Some(2))), (2, Ok(Some(2)))];
+        assert_eq!(register.agree(agree(1, terms(BROADCAST, 4), false), 2), all);
+        let second = register.agree(agree(1, terms(BROADCAST, 4), true), 3);
+        let text = "already has source 2, received second claim from 1";
+        assert!(matches!(&second[..], [(3, Err(status))] if status.message.contains(text)), "{second:?}");
+        for task in 0..2 {
+            let instance = Agree { instance_key: 10, ..agree(task, terms(BROADCAST, 4), false) };
+            assert_eq!(register.agree(instance, task), []);
+        }
+        let none = register.agree(Agree { instance_key: 10, ..agree(2, terms(BROADCAST, 4), false) }, 2);
+        assert_eq!(none.len(), 3);
+        let has_no_source = |s: &Status| s.message.contains("found no source for broadcast");
+        assert!(none.iter().all(|(_, r)| r.as_ref().is_err_and(has_no_source)));
+    }
+
+    #[test]
+    fn an_instance_of_an_unknown_group_is_refused() {
+        let mut register = Groups::default();
+        register.join(join(0, "s", 2), 1);
+        let refused = register.agree(agree(0, terms(0, 6), false), 2);
+        assert!(
+            matches!(&refused[..], [(2, Err(status))] if status.code == Code::FailedPrecondition),
+            "{refused:?}"
+        );
+    }
+}
