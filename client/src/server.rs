@@ -81,8 +81,19 @@ pub struct Server {
     master: Arc<Master>,
 }
 
-fn worker_config(config: &ServerConfig) -> WorkerConfig {
-    WorkerConfig {
+/// Returns the task that the server's configuration names as the leader of the groups of collectives.
+///
+/// # Errors
+/// `InvalidArgument` for a malformed name.
+fn collective_leader(config: &ServerConfig) -> Result<Option<TaskName>, Status> {
+    let named = config.session_config.experimental.as_ref().map(|e| e.collective_group_leader.as_str());
+    let named = named.filter(|name| !name.is_empty());
+    named.map(|name| TaskName::parse(name).map_err(Status::from)).transpose()
+}
+
+fn worker_config(config: &ServerConfig) -> Result<WorkerConfig, Status> {
+    Ok(WorkerConfig {
+        collective_leader: collective_leader(config)?,
         cpu_devices: config.cpu_devices,
         gpus: config.gpus.clone(),
         threads: config.threads,
@@ -91,7 +102,7 @@ fn worker_config(config: &ServerConfig) -> WorkerConfig {
         replica_address: config.replica_address.clone(),
         trim_memory: config.trim_memory,
         ..WorkerConfig::new(config.task.clone(), config.cluster.clone())
-    }
+    })
 }
 
 impl Server {
@@ -104,13 +115,13 @@ impl Server {
     /// Creates a server with devices made by the caller, like [`Worker::with_devices`].
     pub fn with_devices(config: ServerConfig, devices: Vec<Arc<Device>>) -> Result<Server> {
         let _in_runtime = runtime::handle()?.enter();
-        let worker = Worker::with_devices(worker_config(&config), devices)?;
+        let worker = Worker::with_devices(worker_config(&config)?, devices)?;
         Ok(Server::over(worker, config)?)
     }
 
     /// Creates a server from inside a tokio runtime, on which the server's calls run.
     pub fn in_runtime(config: ServerConfig) -> Result<Server, Status> {
-        let worker = Worker::new(worker_config(&config))?;
+        let worker = Worker::new(worker_config(&config)?)?;
         Server::over(worker, config)
     }
 
@@ -123,6 +134,7 @@ impl Server {
         }
         workers.insert(config.task.clone(), worker.link());
         let master = Master::new(MasterConfig {
+            collective_leader: collective_leader(&config)?,
             address: config.cluster.address(&config.task).unwrap_or_default().to_owned(),
             task: config.task,
             workers,

@@ -4,6 +4,7 @@
 
 mod callables;
 mod cluster;
+mod collective_steps;
 mod device_query;
 mod handler;
 mod master;

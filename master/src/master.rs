@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use placer::Kernels;
 use proto::link::{
     CreateSession, CreatedSession, ExtendSession, ListedDevices, MakeCallable, MasterLink, PartialRunSetup,
-    RunCallable, RunCallableOutcome, RunStep, RunStepOutcome,
+    RunCallable, RunCallableOutcome, RunStep, RunStepOutcome, WorkerLink,
 };
 use proto::{RecentIds, Status, pb};
 use rustc_hash::FxHashMap;
@@ -48,6 +48,8 @@ pub struct MasterConfig {
     pub kernels: Arc<dyn Kernels + Send + Sync>,
     /// The evaluator for constant folding.
     pub evaluator: Arc<dyn graph::ops::Evaluate + Send + Sync>,
+    /// The task that leads the groups of collectives; `None` for the default, see `worker::WorkerConfig`.
+    pub collective_leader: Option<TaskName>,
 }
 
 impl fmt::Debug for MasterConfig {
@@ -146,7 +148,20 @@ impl Master {
             ignored_options: self.ignored_options.clone(),
             connect_deadline: self.config.connect_deadline,
             master: (self.config.task.to_string().into(), self.incarnation),
+            leader: self.leader(),
         }
+    }
+
+    /// Returns the link to the task that leads the groups of collectives: the configured one, or task 0 of job `chief`,
+    /// else of job `worker`, else of the first job.
+    fn leader(&self) -> Option<Arc<dyn WorkerLink>> {
+        let workers = &self.config.workers;
+        let first_of = |job: &str| workers.get(&TaskName::new(job, 0));
+        let leader = match &self.config.collective_leader {
+            Some(leader) => workers.get(leader),
+            None => first_of("chief").or_else(|| first_of("worker")).or_else(|| workers.values().next()),
+        };
+        leader.cloned()
     }
 
     /// Opens the session on its workers. If a worker refuses or the caller stops waiting, the session is

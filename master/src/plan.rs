@@ -2,6 +2,7 @@
 
 use crate::callables::connect;
 use crate::cluster::SessionCluster;
+use crate::collective_steps::{self, GraphKey};
 use crate::optimise::optimise;
 use crate::options::collective_graph_key;
 use crate::session::{MasterContext, from_placer, on_blocking_thread};
@@ -46,6 +47,8 @@ pub(crate) struct PlanOwner {
 pub(crate) struct Plan {
     pub(crate) owner: PlanOwner,
     pub(crate) partitions: Vec<RegisteredPartition>,
+    /// The key of a step with collectives.
+    pub(crate) graph_key: Option<GraphKey>,
     feeds: FxHashMap<String, Arc<str>>,
     fetches: FxHashMap<String, Arc<str>>,
 }
@@ -78,7 +81,7 @@ impl Plan {
         let (feeds, fetches) = (keys(&request.step.feed), keys(&request.step.fetch));
         let run_options = request.step.run_options.clone().unwrap_or_default();
         let (group, deadline) = (collective_graph_key(&run_options), request.deadline);
-        let split = on_blocking_thread(move || split(&request)).await?;
+        let (split, graph_key) = on_blocking_thread(move || split(&request, group)).await?;
         let registered = split.into_iter().map(|partition| {
             let (session, config, link) =
                 (owner.session.clone(), config.clone(), cluster.link(&partition.task));
@@ -90,7 +93,7 @@ impl Plan {
                     graph: partition.graph,
                     graph_options: None,
                     config: Some(config),
-                    collective_graph_key: group,
+                    collective_graph_key: graph_key.map_or(group, |graph_key| graph_key.key),
                     deadline,
                 };
                 let graph = link.register_graph(register).await?;
@@ -102,7 +105,7 @@ impl Plan {
                 })
             }
         });
-        let mut plan = Plan { owner: owner.clone(), partitions: Vec::new(), feeds, fetches };
+        let mut plan = Plan { owner: owner.clone(), partitions: Vec::new(), graph_key, feeds, fetches };
         let mut failure = None;
         for partition in join_all(registered).await {
             match partition {
@@ -177,8 +180,9 @@ fn key(keys: &FxHashMap<String, Arc<str>>, name: &str) -> Result<Arc<str>, Statu
     found.ok_or_else(|| Status::new(Code::Internal, format!("the plan of the step has no tensor '{name}'")))
 }
 
-/// Rewrites, optimises and partitions the graph.
-fn split(request: &PlanRequest) -> Result<Vec<Partition>, Status> {
+/// Rewrites, optimises and partitions the graph. Also returns the key of a graph with collectives, for which the client
+/// requests the key `requested`, or 0.
+fn split(request: &PlanRequest, requested: i64) -> Result<(Vec<Partition>, Option<GraphKey>), Status> {
     let PlanRequest { graph, cluster, step, config, context, .. } = request;
     let connected = match step.tensor_connection.is_empty() {
         true => graph.clone(),
@@ -191,5 +195,6 @@ fn split(request: &PlanRequest) -> Result<Vec<Partition>, Status> {
     let optimised = optimise(rewritten, &step.target, config, &*context.evaluator)?;
     let placement = placed_devices(&optimised, devices).map_err(from_placer)?;
     let options = PartitionOptions { devices, split: Split::Task, names: &cluster.names };
-    partition(&optimised, &placement, &options).map_err(from_placer)
+    let parts = partition(&optimised, &placement, &options).map_err(from_placer)?;
+    Ok((parts, collective_steps::graph_key(&optimised, requested)))
 }

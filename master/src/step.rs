@@ -1,6 +1,8 @@
 //! Runs of a plan: every partition's worker runs its partition, and the answers are combined.
 
+use crate::collective_steps::{GraphKey, StepSequences};
 use crate::plan::{ClientTensors, Plan, RegisteredPartition};
+use crate::session::MasterContext;
 use crate::step_run::{NextAction, StepRun};
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -23,6 +25,8 @@ pub(crate) struct Step {
     pub(crate) id: i64,
     pub(crate) plan: Arc<Plan>,
     runtime: Handle,
+    /// The sequence and graph key that gave out the id.
+    sequence: Option<(Arc<StepSequences>, i64)>,
 }
 
 /// The inputs of one call, which runs a step or a part of it.
@@ -35,10 +39,42 @@ pub(crate) struct StepCall {
 }
 
 impl Step {
+    /// Returns a step with an id that its plan's graph key determines, or with a random id.
+    ///
+    /// # Errors
+    /// Those of the call to the leader of the plan's groups.
+    pub(crate) async fn begin(
+        plan: Arc<Plan>,
+        runtime: Handle,
+        context: &MasterContext,
+        sequences: &Arc<StepSequences>,
+        deadline: Option<Instant>,
+    ) -> Result<Step, Status> {
+        let graph_key = plan.graph_key.filter(|graph_key| graph_key.is_shared);
+        let (Some(GraphKey { key: graph_key, .. }), Some(leader)) = (graph_key, &context.leader) else {
+            return Ok(Step::new(plan, runtime));
+        };
+        let id = sequences.next(graph_key, leader, deadline).await?;
+        let sequence = Some((sequences.clone(), graph_key));
+        Ok(Step { id, plan, runtime, sequence })
+    }
+
     /// Returns a step with a random id.
     pub(crate) fn new(plan: Arc<Plan>, runtime: Handle) -> Step {
         // Step ids have 57 bits, like those of TensorFlow's masters.
-        Step { id: (rand::random::<u64>() & ((1 << 57) - 1)) as i64, plan, runtime }
+        Step { id: (rand::random::<u64>() & ((1 << 57) - 1)) as i64, plan, runtime, sequence: None }
+    }
+
+    /// Tells the sequence that gave out the step's id how the step has ended.
+    pub(crate) async fn end(&self, is_success: bool, context: &MasterContext) {
+        if let Some((sequences, graph_key)) = &self.sequence {
+            sequences.end(*graph_key, self.id, is_success, context.leader.as_ref()).await;
+        }
+    }
+
+    /// Returns the key of the sequence that gave out the step's id.
+    pub(crate) fn graph_key(&self) -> Option<i64> {
+        self.sequence.as_ref().map(|(_, graph_key)| *graph_key)
     }
 
     /// Runs all partitions for one call, and records the transfers between tasks if the call requests a

@@ -7,6 +7,7 @@ mod runs;
 use self::placement::place;
 use crate::callables::Callables;
 use crate::cluster::{Members, SessionCluster};
+use crate::collective_steps::{RetainedSteps, StepSequences};
 use crate::options::IgnoredOptions;
 use crate::partial_run::PartialRun;
 use crate::plan_cache::PlanCache;
@@ -14,6 +15,7 @@ use bytes::Bytes;
 use graph::{Code, DeviceAttributes, Graph, TaskName};
 use parking_lot::Mutex;
 use placer::{Kernels, Names};
+use proto::link::WorkerLink;
 use proto::{Status, convert, pb};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -43,6 +45,8 @@ pub(crate) struct MasterContext {
     pub(crate) connect_deadline: Duration,
     /// The name of the master's task in the server's cluster, and the incarnation of the master.
     pub(crate) master: (Arc<str>, u64),
+    /// The link to the task that leads the groups of collectives; `None` if no task does.
+    pub(crate) leader: Option<Arc<dyn WorkerLink>>,
 }
 
 /// A client's session: its graph, its cluster, and the plans, callables and partial runs made from the graph.
@@ -57,6 +61,8 @@ pub(crate) struct Session {
     plans: PlanCache,
     callables: Callables,
     partial_runs: Mutex<PartialRuns>,
+    step_sequences: Arc<StepSequences>,
+    retained_steps: RetainedSteps,
     closed: CancellationToken,
     /// The status of the steps that the end of the session interrupts; set when the session ends.
     end: OnceLock<Status>,
@@ -108,6 +114,8 @@ impl Session {
             plans: PlanCache::default(),
             callables: Callables::default(),
             partial_runs: Mutex::default(),
+            step_sequences: Arc::default(),
+            retained_steps: RetainedSteps::default(),
             closed: CancellationToken::new(),
             end: OnceLock::new(),
             steps: TaskTracker::new(),
@@ -181,6 +189,10 @@ impl Session {
             self.plans.clear();
             self.callables.clear();
             self.partial_runs.lock().by_handle.clear();
+            self.retained_steps.release(&self.runtime);
+            if let Some(leader) = &self.context.leader {
+                self.step_sequences.close(leader).await;
+            }
             self.delete_on_workers().await;
         });
         // Awaiting the spawned task fails only when the process ends.

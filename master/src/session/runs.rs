@@ -72,9 +72,13 @@ impl Session {
         };
         let plan = self.cached_plan(signature, requested, deadline).await?;
         let tensors = plan.client_tensors(run.feeds, &run.fetches)?;
-        let step = Step::new(plan, self.runtime.clone());
+        let step =
+            Step::begin(plan, self.runtime.clone(), &self.context, &self.step_sequences, deadline).await?;
         let call = StepCall { tensors, options, extent: Extent::Whole, deadline };
-        let (values, metadata) = run_call(&step, call, &run.fetches).await?;
+        let result = run_call(&step, call, &run.fetches).await;
+        step.end(result.is_ok(), &self.context).await;
+        self.retained_steps.retain(step);
+        let (values, metadata) = result?;
         Ok(RunStepOutcome { fetches: run.fetches.into_iter().zip(values).collect(), metadata })
     }
 
@@ -162,9 +166,19 @@ impl Session {
         let options = executor_options(&run_options, &self.config)?;
         let deadline = self.deadline(&run_options, run.deadline);
         let tensors = callable.plan.client_tensors(feeds.iter().zip(run.feeds), fetches)?;
-        let step = Step::new(callable.plan.clone(), self.runtime.clone());
+        let step = Step::begin(
+            callable.plan.clone(),
+            self.runtime.clone(),
+            &self.context,
+            &self.step_sequences,
+            deadline,
+        )
+        .await?;
         let call = StepCall { tensors, options, extent: Extent::Whole, deadline };
-        let (fetches, metadata) = self.until_closed(run_call(&step, call, fetches)).await?;
+        let result = self.until_closed(run_call(&step, call, fetches)).await;
+        step.end(result.is_ok(), &self.context).await;
+        self.retained_steps.retain(step);
+        let (fetches, metadata) = result?;
         Ok(RunCallableOutcome { fetches, metadata })
     }
 
