@@ -77,6 +77,24 @@ fn stacks_and_tensor_arrays_behave_as_in_a_tensorflow_process() -> Fallible {
     Ok(())
 }
 
+#[test]
+fn collectives_of_clients_compute_the_defined_values_and_refuse_members_that_disagree() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 3)])?;
+    let targets: Vec<String> = (0..3).map(|task| cluster.target("worker", task)).collect();
+    let mut client = python::script("tests/tensorflow/collectives.py")?;
+    let output = python::run(client.args(["--targets", &targets.join(",")]))?;
+    assert_eq!(checks(&output), 9, "{output}");
+    Ok(())
+}
+
+#[test]
+fn collectives_between_our_servers_and_those_of_tensorflow_have_equal_bits() -> Fallible {
+    let mut client = python::script("tests/tensorflow/mixed_collectives.py")?;
+    let output = python::run(client.args(["--server", env!("CARGO_BIN_EXE_anabranch-worker")]))?;
+    assert_eq!(checks(&output), 4, "{output}");
+    Ok(())
+}
+
 /// Number of checks in `sessions.py`.
 const SESSION_CHECKS: usize = 15;
 
