@@ -95,6 +95,16 @@ fn collectives_between_our_servers_and_those_of_tensorflow_have_equal_bits() -> 
     Ok(())
 }
 
+#[test]
+fn a_multi_worker_mirrored_strategy_in_graph_mode_trains_on_our_servers() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 2)])?;
+    let targets = [cluster.target("worker", 0), cluster.target("worker", 1)];
+    let mut client = python::script("tests/tensorflow/multi_worker_mirrored.py")?;
+    let output = python::run(client.args(["--targets", &targets.join(",")]))?;
+    assert_eq!(checks(&output), 2, "{output}");
+    Ok(())
+}
+
 /// Number of checks in `sessions.py`.
 const SESSION_CHECKS: usize = 15;
 
