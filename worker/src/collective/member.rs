@@ -26,6 +26,9 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tonic::metadata::MetadataValue;
 
+/// Time by which calls to the leader outlast the collective's deadline, so that the error names the collective.
+const CALL_GRACE: Duration = Duration::from_secs(5);
+
 /// The header field by which a member tells a leader of this implementation its session.
 pub(crate) const SESSION_KEY: &str = "anabranch-session";
 
@@ -319,7 +322,7 @@ impl Collectives for SessionCollectives {
             return self.run(step, request, group, source, &run);
         }
         let Some(own) = self.this.upgrade() else { return };
-        let (step, deadline) = (step.clone(), Instant::now() + timeout);
+        let (step, deadline) = (step.clone(), Instant::now() + timeout + CALL_GRACE);
         self.runtime.spawn(async move {
             match own.agree(&request, &terms, step.id, deadline).await {
                 Ok((group, source)) => own.run(&step, request, group, source, &run),
