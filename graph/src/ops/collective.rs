@@ -33,10 +33,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: KEYED_AND_ORDERED,
         outputs: &["data: T"],
         attrs: &[REDUCED, MERGE, FINAL, HINT, TIMEOUT, STATELESS, TOKENS, SUBDIVISIONS],
-        infer: |infer| {
-            check_keys(infer, 1)?;
-            same(infer)
-        },
+        infer: keyed_same,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -72,7 +69,7 @@ pub(super) const OPS: &[OpDef] = &[
             HINT,
             TIMEOUT,
         ],
-        infer: |infer| shape_attr(infer),
+        infer: shape_attr,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -92,16 +89,8 @@ pub(super) const OPS: &[OpDef] = &[
         name: "CollectiveBcastSend",
         inputs: &["input: T"],
         outputs: &["data: T"],
-        attrs: &[
-            BROADCAST,
-            "group_size: int",
-            "group_key: int",
-            "instance_key: int",
-            "shape: shape",
-            HINT,
-            TIMEOUT,
-        ],
-        infer: |infer| shape_attr(infer),
+        attrs: BROADCAST_BY_ATTRS,
+        infer: shape_attr,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -109,16 +98,8 @@ pub(super) const OPS: &[OpDef] = &[
         name: "CollectiveBcastRecv",
         inputs: &[],
         outputs: &["data: T"],
-        attrs: &[
-            BROADCAST,
-            "group_size: int",
-            "group_key: int",
-            "instance_key: int",
-            "shape: shape",
-            HINT,
-            TIMEOUT,
-        ],
-        infer: |infer| shape_attr(infer),
+        attrs: BROADCAST_BY_ATTRS,
+        infer: shape_attr,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -127,10 +108,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: KEYED,
         outputs: &["data: T"],
         attrs: &[BROADCAST, HINT, TIMEOUT],
-        infer: |infer| {
-            check_keys(infer, 1)?;
-            same(infer)
-        },
+        infer: keyed_same,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -153,10 +131,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: KEYED_AND_ORDERED,
         outputs: &["data: T"],
         attrs: &[REDUCED, HINT, TIMEOUT, STATELESS, TOKENS],
-        infer: |infer| {
-            check_keys(infer, 1)?;
-            same(infer)
-        },
+        infer: keyed_same,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -176,6 +151,9 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
 ];
+
+const BROADCAST_BY_ATTRS: &[&str] =
+    &[BROADCAST, "group_size: int", "group_key: int", "instance_key: int", "shape: shape", HINT, TIMEOUT];
 
 const KEYED: &[&str] = &["input: T", "group_size: int32", "group_key: int32", "instance_key: int32"];
 const KEYED_AND_ORDERED: &[&str] = &[
@@ -203,6 +181,12 @@ const SUBDIVISIONS: &str = "max_subdivs_per_device: int = -1";
 fn same(infer: &mut Infer<'_>) -> Result<()> {
     infer.set(0, infer.input(0));
     Ok(())
+}
+
+/// Infers the input's shape for a node whose keys are inputs.
+fn keyed_same(infer: &mut Infer<'_>) -> Result<()> {
+    check_keys(infer, 1)?;
+    same(infer)
 }
 
 fn shape_attr(infer: &mut Infer<'_>) -> Result<()> {

@@ -11,7 +11,7 @@ use crate::worker::Worker;
 use device::cancel::{Cancellation, Registration};
 use device::collective::{Collectives, Finish, Merge, Operation, Reduction, Request, StepCollectives};
 use device::{Error, Pool};
-use graph::{Code, TaskName, Tensor};
+use graph::{Code, DeviceName, TaskName, Tensor};
 use parking_lot::Mutex;
 use proto::channel::RetryPolicy;
 use proto::convert::{device_to_proto, devices_from_proto, shape_to_proto};
@@ -60,9 +60,9 @@ pub(crate) struct SessionCollectives {
 #[derive(Debug, Default)]
 struct Agreed {
     /// By the group's key and the member's device.
-    groups: FxHashMap<(i32, String), Group>,
+    groups: FxHashMap<(i32, DeviceName), Group>,
     /// By the keys of group and instance and the member's device, with the rank of a broadcast's source.
-    instances: FxHashMap<(i32, i32, String), (Terms, Option<usize>)>,
+    instances: FxHashMap<(i32, i32, DeviceName), (Terms, Option<usize>)>,
 }
 
 /// A complete group.
@@ -97,7 +97,7 @@ impl SessionCollectives {
     /// Returns the members of the request's group and the rank of its source, if this member has agreed before.
     fn known(&self, request: &Request, terms: &Terms) -> Option<(Group, Option<usize>)> {
         let agreed = self.agreed.lock();
-        let device = request.device.name().to_string();
+        let device = request.device.name().clone();
         let group = agreed.groups.get(&(request.group_key, device.clone()))?;
         let (known, source) = agreed.instances.get(&(request.group_key, request.instance_key, device))?;
         let is_known = known == terms && group.members.len() == request.group_size as usize;
@@ -112,7 +112,7 @@ impl SessionCollectives {
         step_id: i64,
         deadline: Instant,
     ) -> Result<(Group, Option<usize>), Status> {
-        let device = request.device.name().to_string();
+        let device = request.device.name().clone();
         let at = (request.group_key, device.clone());
         let known = self.agreed.lock().groups.get(&at).cloned();
         let group = match known.filter(|group| group.members.len() == request.group_size as usize) {
@@ -166,7 +166,6 @@ impl SessionCollectives {
         let leader = self.leader_task()?;
         if *leader == self.task {
             let join = Join {
-                scope: Arc::from(""),
                 session: self.session.clone(),
                 group_key: request.group_key,
                 group_size: request.group_size as usize,
@@ -205,7 +204,6 @@ impl SessionCollectives {
         let is_source = request.operation == Operation::Broadcast { is_source: true };
         if *leader == self.task {
             let agree = Agree {
-                scope: Arc::from(""),
                 group_key: request.group_key,
                 instance_key: request.instance_key,
                 device,
@@ -314,7 +312,7 @@ impl SessionCollectives {
 
 impl Collectives for SessionCollectives {
     fn start(&self, step: &StepCollectives, request: Request, finish: Finish) {
-        let run = Running::start(step, finish);
+        let Some(run) = Running::start(step, finish) else { return };
         let terms = Terms::of(&request);
         let timeout = request.timeout.unwrap_or(self.timeout);
         run.expire_after(timeout, &self.runtime, &request);
@@ -344,8 +342,8 @@ struct Running {
 }
 
 impl Running {
-    /// Begins a collective, which ends when the step is cancelled.
-    fn start(step: &StepCollectives, finish: Finish) -> Arc<Running> {
+    /// Begins a collective, which ends when the step is cancelled; `None` if the step has been cancelled.
+    fn start(step: &StepCollectives, finish: Finish) -> Option<Arc<Running>> {
         let run = Arc::new(Running {
             finish: Mutex::new(Some(finish)),
             cancellation: step.cancellation.clone(),
@@ -356,9 +354,12 @@ impl Running {
         let cancelled = run.clone();
         match step.cancellation.register(move |reason| cancelled.end(Err(reason.clone().derived()))) {
             Ok(registration) => *run.on_cancel.lock() = Some(registration),
-            Err(reason) => run.end(Err(reason)),
+            Err(reason) => {
+                run.end(Err(reason));
+                return None;
+            }
         }
-        run
+        Some(run)
     }
 
     /// Ends the collective with `DeadlineExceeded` after a time.
@@ -402,6 +403,11 @@ impl Running {
         }
         if let Some(timer) = self.timer.lock().take() {
             timer.abort();
+        }
+        // A course that has not ended still refers to this object, and may wait for members of TensorFlow.
+        let course = self.course.lock().take();
+        if let (Some(course), Err(error)) = (course, &output) {
+            course.fail(error.clone());
         }
         finish(output);
     }

@@ -5,7 +5,6 @@ use super::register::{Agree, Join, Members, Terms};
 use proto::convert::{device_from_proto, devices_to_proto, shape_from_proto};
 use proto::{Status, pb};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use tonic::metadata::{Ascii, MetadataValue};
 
 /// Returns the request to join a group in a call of CompleteGroup.
@@ -21,7 +20,6 @@ pub(crate) fn join_of(call: &tonic::Request<pb::CompleteGroupRequest>) -> Result
     let group_size = group_size
         .ok_or_else(|| Status::invalid(format!("group_size is {}, not positive", message.group_size)))?;
     Ok(Join {
-        scope: Arc::from(""),
         session: session.into(),
         group_key: message.group_key,
         group_size,
@@ -67,7 +65,6 @@ pub(crate) fn agree_of(call: tonic::Request<pb::CompleteInstanceRequest>) -> Res
     // TensorFlow writes `ReduceV2(Add,Id)` for some ops and `Reduce(Add,Id)` for others.
     let functions = functions.split_once('(').map_or("", |(_, functions)| functions.trim_end_matches(')'));
     Ok(Agree {
-        scope: Arc::from(""),
         group_key: message.group_key,
         instance_key: message.instance_key,
         node: node.to_owned(),

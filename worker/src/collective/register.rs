@@ -8,14 +8,9 @@ use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// The sessions that share group and instance keys: the handle of the session that holds all members of its groups, or
-/// empty for groups whose members are in sessions of different masters.
-pub(crate) type Scope = Arc<str>;
-
 /// A device's request to join a group.
 #[derive(Clone, Debug)]
 pub(crate) struct Join {
-    pub(crate) scope: Scope,
     /// The handle of the member's own session.
     pub(crate) session: Arc<str>,
     pub(crate) group_key: i32,
@@ -42,7 +37,6 @@ pub(crate) struct Terms {
 /// A member's request to agree on an instance.
 #[derive(Clone, Debug)]
 pub(crate) struct Agree {
-    pub(crate) scope: Scope,
     pub(crate) group_key: i32,
     pub(crate) instance_key: i32,
     pub(crate) device: String,
@@ -63,7 +57,7 @@ pub(crate) type Answers<W, T> = Vec<(W, Result<T, Status>)>;
 /// The groups and instances of a leader. `G` and `I` are the callers that wait for a group or an instance.
 #[derive(Debug)]
 pub(crate) struct Register<G, I> {
-    groups: FxHashMap<(Scope, i32), Group<G, I>>,
+    groups: FxHashMap<i32, Group<G, I>>,
 }
 
 #[derive(Debug)]
@@ -107,17 +101,16 @@ impl<G, I> Register<G, I> {
     /// its earlier program has ended.
     pub(crate) fn join(&mut self, join: Join, caller: G) -> Answers<G, Members> {
         let (group_key, name) = (join.group_key, join.device.name.to_string());
-        let at = (join.scope.clone(), group_key);
         let mut answers = Vec::new();
-        if self.groups.get(&at).is_some_and(|group| group.is_superseded_by(&join))
-            && let Some(ended) = self.groups.remove(&at)
+        if self.groups.get(&group_key).is_some_and(|group| group.is_superseded_by(&join))
+            && let Some(ended) = self.groups.remove(&group_key)
         {
             let text = format!("group {group_key} was begun anew by {name}, from another session");
             answers.extend(
                 ended.waiting.into_iter().map(|w| (w, Err(Status::new(Code::Aborted, text.clone())))),
             );
         }
-        let group = self.groups.entry(at).or_insert_with(|| Group::new(join.group_size));
+        let group = self.groups.entry(group_key).or_insert_with(|| Group::new(join.group_size));
         if let Err(status) = group.check(&join) {
             answers.push((caller, Err(status)));
             return answers;
@@ -138,7 +131,7 @@ impl<G, I> Register<G, I> {
     /// after a failure begins the instance anew.
     pub(crate) fn agree(&mut self, agree: Agree, caller: I) -> Answers<I, Option<usize>> {
         let (group_key, instance_key) = (agree.group_key, agree.instance_key);
-        let group = self.groups.get_mut(&(agree.scope.clone(), group_key));
+        let group = self.groups.get_mut(&group_key);
         let Some((group, members)) =
             group.and_then(|group| group.members.clone().map(|members| (group, members)))
         else {
@@ -179,12 +172,10 @@ impl<G, I> Register<G, I> {
         instance.waiting.drain(..).map(|waiting| (waiting, answer.clone())).collect()
     }
 
-    /// Removes the groups of a session, and those that the session's members have joined. Returns the callers that
-    /// wait for them.
+    /// Removes the groups that members of a session have joined. Returns the callers that wait for them.
     pub(crate) fn close_session(&mut self, session: &str) -> (Vec<G>, Vec<I>) {
-        let is_over = |(scope, _): &(Scope, i32), group: &mut Group<G, I>| {
-            &**scope == session || group.joined.iter().any(|joined| &*joined.session == session)
-        };
+        let is_over =
+            |_: &i32, group: &mut Group<G, I>| group.joined.iter().any(|joined| &*joined.session == session);
         let ended: Vec<Group<G, I>> = self.groups.extract_if(is_over).map(|(_, group)| group).collect();
         let (mut joining, mut agreeing) = (Vec::new(), Vec::new());
         for group in ended {
@@ -332,12 +323,11 @@ mod tests {
             incarnation: 1,
             physical_description: String::new(),
         };
-        Join { scope: Arc::from(""), session: session.into(), group_key: 1, group_size, device }
+        Join { session: session.into(), group_key: 1, group_size, device }
     }
 
     fn agree(task: u32, terms: Terms, is_source: bool) -> Agree {
         Agree {
-            scope: Arc::from(""),
             group_key: 1,
             instance_key: 9,
             device: format!("/job:worker/replica:0/task:{task}/device:CPU:0"),

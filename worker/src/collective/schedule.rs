@@ -26,7 +26,7 @@ pub(super) enum Source {
     Output,
 }
 
-/// What a member does with the elements that it has received in a phase.
+/// The treatment of the elements that a member has received in a phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     /// It stores each transfer at its range of the output.
