@@ -55,6 +55,15 @@ pub struct ServeFlags {
     #[arg(long, default_value_t = Transport::default())]
     pub transport: Transport,
 
+    /// The task that leads the groups of collectives, such as /job:worker/task:0, unless a session names another; task 0
+    /// of job chief, else of job worker, else of the first job by default
+    #[arg(long, value_name = "TASK")]
+    pub collective_leader: Option<String>,
+
+    /// Seconds within which a collective must end if its op sets no timeout
+    #[arg(long, default_value_t = worker::COLLECTIVE_TIMEOUT.as_secs_f64())]
+    pub collective_timeout: f64,
+
     /// Maximum microseconds that a core is kept from halting after a request, as long as the next request often comes
     /// within that time; 0 disables spinning
     #[arg(long, default_value_t = 1000)]
@@ -110,7 +119,11 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         Duration::try_from_secs_f64(s).map_err(|_| ServeError::Flags(format!("{flag} is {s}, no duration")))
     };
     let grace = seconds(flags.stop_grace, "--stop-grace")?;
-    let options = flags.config.clone().unwrap_or_default();
+    let mut options = flags.config.clone().unwrap_or_default();
+    if let Some(leader) = &flags.collective_leader {
+        let experimental = options.session_config.experimental.get_or_insert_default();
+        experimental.collective_group_leader.clone_from(leader);
+    }
     if options.has_ignored_filters {
         tracing::warn!("device filters of a server's config have no effect: give them to sessions");
     }
@@ -124,6 +137,7 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         transport: flags.transport,
         replica_address: replica.as_ref().map(|_| address.clone()),
         connect_deadline: seconds(flags.connect_deadline, "--connect-deadline")?,
+        collective_timeout: seconds(flags.collective_timeout, "--collective-timeout")?,
         session_config: options.session_config,
         trim_memory: allocator::trim_memory,
     };

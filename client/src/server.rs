@@ -41,6 +41,8 @@ pub struct ServerConfig {
     /// The address at which this process serves its task if a standby replicates it ([`Server::standby`]).
     /// The cluster then names the addresses of both processes.
     pub replica_address: Option<String>,
+    /// The deadline of a collective whose node sets none.
+    pub collective_timeout: Duration,
     /// The default options of sessions.
     pub session_config: pb::ConfigProto,
     /// A function that returns freed memory to the system, as in [`WorkerConfig::trim_memory`].
@@ -59,6 +61,7 @@ impl Default for ServerConfig {
             connect_deadline: CONNECT_DEADLINE,
             transport: Transport::default(),
             replica_address: None,
+            collective_timeout: worker::COLLECTIVE_TIMEOUT,
             session_config: pb::ConfigProto::default(),
             trim_memory: || {},
         }
@@ -94,6 +97,7 @@ fn collective_leader(config: &ServerConfig) -> Result<Option<TaskName>, Status> 
 fn worker_config(config: &ServerConfig) -> Result<WorkerConfig, Status> {
     Ok(WorkerConfig {
         collective_leader: collective_leader(config)?,
+        collective_timeout: config.collective_timeout,
         cpu_devices: config.cpu_devices,
         gpus: config.gpus.clone(),
         threads: config.threads,
@@ -134,7 +138,6 @@ impl Server {
         }
         workers.insert(config.task.clone(), worker.link());
         let master = Master::new(MasterConfig {
-            collective_leader: collective_leader(&config)?,
             address: config.cluster.address(&config.task).unwrap_or_default().to_owned(),
             task: config.task,
             workers,

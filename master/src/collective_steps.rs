@@ -6,6 +6,7 @@ use graph::{Graph, Node, NodeId, Tensor};
 use parking_lot::Mutex;
 use proto::Status;
 use proto::link::WorkerLink;
+use proto::step_ids::{SequenceEnd, next_step_id};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,8 +19,6 @@ const SEED: u64 = 0x8774_aa60_5c72_9c72;
 const INCREMENT: u64 = 0x9e37_79b9_7f4a_7800;
 /// Time after the end of a session for which members in other sessions may fetch tensors of its last steps.
 const RELEASE_DELAY: Duration = Duration::from_secs(10);
-/// Step ids have 57 bits.
-const ID_MASK: i64 = (1 << 57) - 1;
 
 /// A node that takes part in a collective: its group's key and size, if they are attributes or constants.
 struct Participant {
@@ -118,43 +117,44 @@ impl StepSequences {
     /// another one.
     pub(crate) async fn end(
         &self,
+        session: &Arc<str>,
         graph_key: i64,
         id: i64,
-        is_success: bool,
+        failure: Option<&Status>,
         leader: Option<&Arc<dyn WorkerLink>>,
     ) {
-        if !self.advance(graph_key, id, is_success)
-            && let Some(leader) = leader
-        {
-            report_end(leader, graph_key, id, true).await;
+        self.advance(graph_key, id, failure.is_none());
+        if let (Some(failure), Some(leader)) = (failure, leader) {
+            let (session, failure) = (session.clone(), Some(failure.clone()));
+            report_end(leader, SequenceEnd { session, graph_key, step_id: id, failure }).await;
         }
     }
 
-    /// Returns false if the step is the sequence's last.
-    fn advance(&self, graph_key: i64, id: i64, is_success: bool) -> bool {
+    fn advance(&self, graph_key: i64, id: i64, is_success: bool) {
         let mut next = self.next.lock();
         if next.get(&graph_key) != Some(&id) {
-            return is_success;
+            return;
         }
         match is_success {
-            true => drop(next.insert(graph_key, (id + 1) & ID_MASK)),
+            true => drop(next.insert(graph_key, next_step_id(id))),
             false => drop(next.remove(&graph_key)),
         }
-        is_success
     }
 
     /// Ends all sequences, because their session ends.
-    pub(crate) async fn close(&self, leader: &Arc<dyn WorkerLink>) {
+    pub(crate) async fn close(&self, session: &Arc<str>, leader: &Arc<dyn WorkerLink>) {
         let ended = std::mem::take(&mut *self.next.lock());
-        for (graph_key, id) in ended {
-            report_end(leader, graph_key, id, false).await;
+        for (graph_key, step_id) in ended {
+            report_end(leader, SequenceEnd { session: session.clone(), graph_key, step_id, failure: None })
+                .await;
         }
     }
 }
 
-async fn report_end(leader: &Arc<dyn WorkerLink>, graph_key: i64, id: i64, has_failed: bool) {
-    if let Err(status) = leader.end_step_ids(graph_key, id, has_failed).await {
-        tracing::debug!(graph_key, "the leader of collectives was not told the end of step {id}: {status}");
+async fn report_end(leader: &Arc<dyn WorkerLink>, end: SequenceEnd) {
+    let step_id = end.step_id;
+    if let Err(status) = leader.end_step_ids(end).await {
+        tracing::debug!("the leader of collectives was not told the end of step {step_id}: {status}");
     }
 }
 
@@ -203,12 +203,12 @@ mod tests {
     #[test]
     fn ids_follow_each_other_until_a_step_fails() {
         let sequences = StepSequences::default();
-        sequences.next.lock().insert(7, ID_MASK);
-        assert!(sequences.advance(7, ID_MASK, true));
-        assert_eq!(sequences.next.lock().get(&7), Some(&0));
-        assert!(!sequences.advance(7, 5, false));
-        assert_eq!(sequences.next.lock().get(&7), Some(&0));
-        assert!(!sequences.advance(7, 0, false));
+        sequences.next.lock().insert(7, 8);
+        sequences.advance(7, 8, true);
+        assert_eq!(sequences.next.lock().get(&7), Some(&9));
+        sequences.advance(7, 5, false);
+        assert_eq!(sequences.next.lock().get(&7), Some(&9));
+        sequences.advance(7, 9, false);
         assert_eq!(sequences.next.lock().get(&7), None);
     }
 }

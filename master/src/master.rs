@@ -48,8 +48,6 @@ pub struct MasterConfig {
     pub kernels: Arc<dyn Kernels + Send + Sync>,
     /// The evaluator for constant folding.
     pub evaluator: Arc<dyn graph::ops::Evaluate + Send + Sync>,
-    /// The task that leads the groups of collectives; `None` for the default, see `worker::WorkerConfig`.
-    pub collective_leader: Option<TaskName>,
 }
 
 impl fmt::Debug for MasterConfig {
@@ -140,24 +138,29 @@ impl Master {
         }
     }
 
-    /// Returns the parts of the master that its sessions use.
-    fn context(&self) -> MasterContext {
-        MasterContext {
+    /// Returns the parts of the master that a session with the configuration `config` uses.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a leader of collectives that is no task.
+    fn context(&self, config: &pb::ConfigProto) -> Result<MasterContext, Status> {
+        let named = config.experimental.as_ref().map(|e| e.collective_group_leader.as_str());
+        let named = named.filter(|name| !name.is_empty()).map(TaskName::parse).transpose()?;
+        Ok(MasterContext {
             kernels: self.config.kernels.clone(),
             evaluator: self.config.evaluator.clone(),
             ignored_options: self.ignored_options.clone(),
             connect_deadline: self.config.connect_deadline,
             master: (self.config.task.to_string().into(), self.incarnation),
-            leader: self.leader(),
-        }
+            leader: self.leader(named.as_ref()),
+        })
     }
 
-    /// Returns the link to the task that leads the groups of collectives: the configured one, or task 0 of job `chief`,
-    /// else of job `worker`, else of the first job.
-    fn leader(&self) -> Option<Arc<dyn WorkerLink>> {
+    /// Returns the link to the task that leads the groups of collectives: the named one, or task 0 of job `chief`, else of
+    /// job `worker`, else of the first job.
+    fn leader(&self, named: Option<&TaskName>) -> Option<Arc<dyn WorkerLink>> {
         let workers = &self.config.workers;
         let first_of = |job: &str| workers.get(&TaskName::new(job, 0));
-        let leader = match &self.config.collective_leader {
+        let leader = match named {
             Some(leader) => workers.get(leader),
             None => first_of("chief").or_else(|| first_of("worker")).or_else(|| workers.values().next()),
         };
@@ -204,7 +207,7 @@ impl Master {
         let devices =
             devices.inspect_err(|_| drop(self.failed_start.lock().replace((needed, Instant::now()))))?;
         let handle: Arc<str> = format!("{:016x}", rand::random::<u64>()).into();
-        let (session_handle, context, runtime) = (handle.clone(), self.context(), Handle::current());
+        let (session_handle, context, runtime) = (handle.clone(), self.context(&config)?, Handle::current());
         let session = on_blocking_thread(move || {
             Session::new(session_handle, config, members, devices, graph, context, runtime)
         })

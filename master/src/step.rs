@@ -7,6 +7,7 @@ use crate::step_run::{NextAction, StepRun};
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 use proto::link::{Extent, RunGraph, RunGraphOutcome};
+use proto::step_ids::random_step_id;
 use proto::{Status, pb};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,14 +62,14 @@ impl Step {
 
     /// Returns a step with a random id.
     pub(crate) fn new(plan: Arc<Plan>, runtime: Handle) -> Step {
-        // Step ids have 57 bits, like those of TensorFlow's masters.
-        Step { id: (rand::random::<u64>() & ((1 << 57) - 1)) as i64, plan, runtime, sequence: None }
+        Step { id: random_step_id(), plan, runtime, sequence: None }
     }
 
     /// Tells the sequence that gave out the step's id how the step has ended.
-    pub(crate) async fn end(&self, is_success: bool, context: &MasterContext) {
+    pub(crate) async fn end(&self, failure: Option<&Status>, context: &MasterContext) {
         if let Some((sequences, graph_key)) = &self.sequence {
-            sequences.end(*graph_key, self.id, is_success, context.leader.as_ref()).await;
+            let session = &self.plan.owner.session;
+            sequences.end(session, *graph_key, self.id, failure, context.leader.as_ref()).await;
         }
     }
 

@@ -137,7 +137,6 @@ impl Setup {
     fn with(worker: Arc<Worker>, calls: mpsc::UnboundedReceiver<&'static str>, all: &[Arc<Worker>]) -> Setup {
         let link = |worker: &Arc<Worker>| (worker.task.clone(), worker.clone() as Arc<dyn WorkerLink>);
         let master = Master::new(MasterConfig {
-            collective_leader: None,
             task: worker.task.clone(),
             workers: all.iter().map(link).collect::<BTreeMap<_, _>>(),
             address: String::new(),

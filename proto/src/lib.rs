@@ -21,6 +21,7 @@ mod recent_ids;
 pub mod remote;
 mod rewrites;
 mod status;
+pub mod step_ids;
 
 pub use cluster::Cluster;
 pub use epoch::Epoch;

@@ -3,6 +3,7 @@
 use crate::epoch::Epoch;
 use crate::pb;
 use crate::status::Status;
+use crate::step_ids::SequenceEnd;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -53,9 +54,9 @@ pub trait WorkerLink: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(Err(Status::new(Code::Unimplemented, text))))
     }
 
-    /// Ends the sequence of step ids to which `step_id` belongs, because the step has failed or, if not `has_failed`, its
-    /// session ends: masters that ask later get the ids of another sequence.
-    fn end_step_ids(&self, _graph_key: i64, _step_id: i64, _has_failed: bool) -> Call<'_, ()> {
+    /// Ends a sequence of step ids: masters that ask later get the ids of another sequence, and members of collectives
+    /// that wait for the session's part of the step learn its end.
+    fn end_step_ids(&self, _end: SequenceEnd) -> Call<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 

@@ -7,6 +7,7 @@ use crate::link::{Call, CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOu
 use crate::pb;
 use crate::service::WorkerServiceClient;
 use crate::status::Status;
+use crate::step_ids::SequenceEnd;
 use graph::{Code, DeviceAttributes, TaskName};
 use std::future::Future;
 use std::sync::Arc;
@@ -23,9 +24,8 @@ const LOGGING_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The header field of GetStepSequence by which a master of this implementation makes itself known.
 pub const MASTER_KEY: &str = "anabranch-master";
-/// The header field of GetStepSequence by which such a master ends a sequence: the graph key, a step id, and `failed` or
-/// `closed`, separated by spaces.
-pub const ENDED_KEY: &str = "anabranch-ended";
+/// The header field of GetStepSequence by which such a master ends a sequence: a [`SequenceEnd`].
+pub const ENDED_KEY: &str = "anabranch-ended-bin";
 
 /// Time limit of the call that ends a sequence of step ids.
 const END_DEADLINE: Duration = Duration::from_secs(2);
@@ -153,14 +153,11 @@ impl WorkerLink for RemoteWorker {
         })
     }
 
-    fn end_step_ids(&self, graph_key: i64, step_id: i64, has_failed: bool) -> Call<'_, ()> {
+    fn end_step_ids(&self, end: SequenceEnd) -> Call<'_, ()> {
         Box::pin(async move {
             let request = pb::GetStepSequenceRequest::default();
-            let text = format!("{graph_key} {step_id} {}", if has_failed { "failed" } else { "closed" });
             let send = |mut c: Client, mut r: Request<_>| {
-                if let Ok(text) = text.parse() {
-                    r.metadata_mut().insert(ENDED_KEY, text);
-                }
+                r.metadata_mut().insert_bin(ENDED_KEY, end.to_header());
                 async move { c.get_step_sequence(r).await }
             };
             let deadline = Some(Instant::now() + END_DEADLINE);

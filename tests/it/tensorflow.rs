@@ -96,6 +96,14 @@ fn collectives_between_our_servers_and_those_of_tensorflow_have_equal_bits() -> 
 }
 
 #[test]
+fn a_failed_member_of_a_collective_is_named_at_once_in_all_sessions_and_may_come_again() -> Fallible {
+    let mut client = python::script("tests/tensorflow/failed_collectives.py")?;
+    let output = python::run(client.args(["--server", env!("CARGO_BIN_EXE_anabranch-worker")]))?;
+    assert_eq!(checks(&output), 4, "{output}");
+    Ok(())
+}
+
+#[test]
 fn a_multi_worker_mirrored_strategy_in_graph_mode_trains_on_our_servers() -> Fallible {
     let cluster = Cluster::start(&[("worker", 2)])?;
     let targets = [cluster.target("worker", 0), cluster.target("worker", 1)];

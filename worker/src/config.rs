@@ -7,6 +7,9 @@ use proto::Cluster;
 use proto::channel::CONNECT_DEADLINE;
 use std::time::Duration;
 
+/// The default deadline of a collective whose node sets none.
+pub const COLLECTIVE_TIMEOUT: Duration = Duration::from_secs(120);
+
 /// The settings of one task's worker.
 #[derive(Clone, Debug)]
 pub struct WorkerConfig {
@@ -65,7 +68,7 @@ impl WorkerConfig {
             cancel_grace: Duration::from_secs(10),
             retention: Duration::from_secs(600),
             collective_leader: None,
-            collective_timeout: Duration::from_secs(120),
+            collective_timeout: COLLECTIVE_TIMEOUT,
             trim_memory: || {},
         }
     }

@@ -9,6 +9,7 @@ use proto::convert::{devices_to_proto, worker as convert};
 use proto::pb::*;
 use proto::remote::{ENDED_KEY, MASTER_KEY};
 use proto::service::WorkerService;
+use proto::step_ids::SequenceEnd;
 use proto::{Status, deadline, grpc};
 use std::sync::Arc;
 use std::time::Instant;
@@ -165,9 +166,9 @@ impl WorkerService for Handler {
     }
 
     async fn complete_group(&self, request: Request<CompleteGroupRequest>) -> Reply<CompleteGroupResponse> {
-        let join = collective::join_of(&request)?;
+        let (join, deadline) = (collective::join_of(&request)?, collective::deadline_of(&request));
         let CompleteGroupRequest { group_key, group_size, device_type, .. } = request.into_inner();
-        let members = self.worker.leader.join(join).await?;
+        let members = self.worker.leader.join(join, deadline).await?;
         Ok(Response::new(collective::complete_group_response(group_key, group_size, device_type, &members)))
     }
 
@@ -175,9 +176,10 @@ impl WorkerService for Handler {
         &self,
         request: Request<CompleteInstanceRequest>,
     ) -> Reply<CompleteInstanceResponse> {
+        let deadline = collective::deadline_of(&request);
         let agree = collective::agree_of(request)?;
         let instance_key = agree.instance_key;
-        let source = self.worker.leader.agree(agree).await?;
+        let source = self.worker.leader.agree(agree, deadline).await?;
         let source_rank = source.and_then(|rank| i32::try_from(rank).ok()).unwrap_or(-1);
         Ok(Response::new(CompleteInstanceResponse { instance_key, source_rank }))
     }
@@ -188,8 +190,8 @@ impl WorkerService for Handler {
     ) -> Reply<GetStepSequenceResponse> {
         let header = request.metadata();
         let is_foreign = !header.contains_key(MASTER_KEY);
-        if let Some((graph_key, step_id, has_failed)) = header.get(ENDED_KEY).and_then(collective::ended_of) {
-            self.worker.leader.end_step_ids(graph_key, step_id, has_failed);
+        if let Some(end) = header.get_bin(ENDED_KEY).and_then(SequenceEnd::from_header) {
+            collective::end_sequence(&self.worker, &end);
         }
         let next = |&graph_key: &i64| StepSequence {
             graph_key,

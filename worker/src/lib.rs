@@ -30,7 +30,7 @@ mod transfers;
 mod transport;
 mod worker;
 
-pub use config::WorkerConfig;
+pub use config::{COLLECTIVE_TIMEOUT, WorkerConfig};
 pub use device::{Device, gpu_options};
 pub use kernel_tables::{KernelTables, host_evaluator, kernel_table, kernel_tables, offered_kernels};
 pub use proto::Cluster;

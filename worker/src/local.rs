@@ -1,10 +1,12 @@
 //! The calls of a master to the worker in the same process, without serialization.
 
+use crate::collective;
 use crate::run::within;
 use crate::worker::Worker;
 use graph::DeviceAttributes;
 use proto::link::{Call, CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
 use proto::pb;
+use proto::step_ids::SequenceEnd;
 use std::future::ready;
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,8 +48,8 @@ impl WorkerLink for LocalWorker {
         Box::pin(ready(Ok(self.worker.leader.next_step_id(graph_key, false))))
     }
 
-    fn end_step_ids(&self, graph_key: i64, step_id: i64, has_failed: bool) -> Call<'_, ()> {
-        self.worker.leader.end_step_ids(graph_key, step_id, has_failed);
+    fn end_step_ids(&self, end: SequenceEnd) -> Call<'_, ()> {
+        collective::end_sequence(&self.worker, &end);
         Box::pin(ready(Ok(())))
     }
 

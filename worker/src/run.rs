@@ -35,13 +35,18 @@ pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<Run
     let mut guard = RunGuard { step: &step, worker, armed: true };
     let deadline = run.deadline;
     let collectives = session.collectives(worker, &run.session);
+    let has_collectives = graph.collective_graph_key != 0;
+    let on_failure = has_collectives.then(|| collectives.begin_step(&step)).flatten();
     let outcome = guard.run(step_run, &graph, run, collectives).await;
     // The changes of a failed step are not undone, so they are replicated too.
     let replicated = worker.wait_replicated(deadline).await;
     let outcome = outcome.and_then(|outcome| replicated.map(|()| outcome));
     if outcome.is_ok() {
-        if graph.collective_graph_key != 0 {
+        if has_collectives {
             worker.leader.observe(graph.collective_graph_key, step.id);
+        }
+        if let Some(registration) = on_failure {
+            step.cancellation.deregister(registration);
         }
         step.rendezvous.succeed();
     }

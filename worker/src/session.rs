@@ -31,6 +31,8 @@ pub(crate) struct Session {
     master: Option<(String, u64)>,
     session_epoch: Option<Arc<SessionEpoch>>,
     graphs: Mutex<Graphs>,
+    /// The task that leads the session's groups of collectives; `None` for the worker's own choice.
+    collective_leader: Option<TaskName>,
     /// The members of collectives in the session; made at first use.
     collectives: OnceLock<Arc<SessionCollectives>>,
 }
@@ -56,13 +58,17 @@ impl Session {
             master,
             session_epoch,
             graphs: Mutex::default(),
+            collective_leader: None,
             collectives: OnceLock::new(),
         }
     }
 
     /// Returns the members of collectives in the session, whose handle is given.
     pub(crate) fn collectives(&self, worker: &Worker, handle: &Arc<str>) -> Arc<SessionCollectives> {
-        let make = || SessionCollectives::new(worker, handle, &self.task, &self.peers);
+        let make = || {
+            let leader = self.collective_leader.as_ref();
+            SessionCollectives::new(worker, handle, &self.task, &self.peers, leader)
+        };
         self.collectives.get_or_init(make).clone()
     }
 
@@ -121,10 +127,15 @@ impl Sessions {
         Sessions { shared, by_handle: Mutex::default() }
     }
 
+    /// The other tasks of the cluster that the process was started with.
+    pub(crate) fn own_peers(&self) -> &Arc<Peers> {
+        &self.shared.peers
+    }
+
     /// Creates a session unless it exists. Sessions of an earlier incarnation of the same master are removed.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty handle or a malformed cluster spec.
+    /// `InvalidArgument` for an empty handle, a malformed cluster spec or a malformed name of a leader.
     pub(crate) fn create(
         &self,
         request: &CreateWorkerSession,
@@ -143,7 +154,9 @@ impl Sessions {
         } else {
             self.shared.devices.clone()
         };
-        let session = Session { master: master.clone(), session_epoch, ..Session::new(task, devices, peers) };
+        let collective_leader = leader_of(request)?;
+        let session = Session::new(task, devices, peers);
+        let session = Session { master: master.clone(), session_epoch, collective_leader, ..session };
         let mut by_handle = self.by_handle.lock();
         if let Some((task, incarnation)) = master {
             by_handle.retain(|_, s| s.master.as_ref().is_none_or(|(t, i)| *t != task || *i == incarnation));
@@ -200,6 +213,14 @@ impl Sessions {
         session.session_epoch.as_ref().map_or(Ok(()), |session_epoch| session_epoch.check())?;
         Ok(session)
     }
+}
+
+/// Returns the task that the master's session names as the leader of groups of collectives.
+fn leader_of(request: &CreateWorkerSession) -> Result<Option<TaskName>, Status> {
+    let config = request.server_def.default_session_config.as_ref();
+    let named = config.and_then(|config| config.experimental.as_ref()).map(|e| &e.collective_group_leader);
+    let named = named.filter(|name| !name.is_empty());
+    Ok(named.map(|name| TaskName::parse(name)).transpose()?)
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ use proto::grpc::MAX_MESSAGE_SIZE;
 use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
 use proto::pb::ConfigProto;
 use proto::replication::replication_service_server::ReplicationServiceServer;
+use proto::step_ids::next_step_id;
 use proto::{RecentIds, RemoteWorker, Rewrites, Status};
 use std::fmt;
 use std::sync::Arc;
@@ -348,6 +349,21 @@ impl Worker {
     /// Returns the step of a pushed value, see [`Steps::get_or_insert_early`].
     pub(crate) fn get_or_insert_early(&self, step_id: i64) -> Result<Arc<StepState>, Status> {
         self.steps.get_or_insert_early(step_id, &self.runtime, self.config.start_deadline)
+    }
+
+    /// Cancels the parts on this worker of a step with collectives that has failed in another session, and of the step
+    /// after it.
+    pub(crate) fn fail_step_of_members(&self, step_id: i64, reason: &Error) {
+        for id in [step_id, next_step_id(step_id)] {
+            if let Ok(step) = self.get_or_insert_early(id) {
+                step.cancel(reason.clone());
+            }
+        }
+    }
+
+    /// The other tasks of the cluster that the process was started with.
+    pub(crate) fn peers(&self) -> &Arc<Peers> {
+        self.sessions.own_peers()
     }
 
     /// Cancels a step because a value pushed by a peer could not be stored.

@@ -191,7 +191,7 @@ impl Session {
             self.partial_runs.lock().by_handle.clear();
             self.retained_steps.release(&self.runtime);
             if let Some(leader) = &self.context.leader {
-                self.step_sequences.close(leader).await;
+                self.step_sequences.close(&self.handle, leader).await;
             }
             self.delete_on_workers().await;
         });

@@ -91,6 +91,7 @@ impl Session {
                 job_name: task.job.to_string(),
                 task_index: task.task as i32,
                 protocol: "grpc".to_owned(),
+                default_session_config: named_leader(&experimental),
                 ..Default::default()
             },
             isolate_session_state: isolate,
@@ -121,4 +122,12 @@ impl Session {
         self.open(&absent, |_| true, deadline).await?;
         Ok(Arc::new(cluster.with_tasks(&self.members, devices)?))
     }
+}
+
+/// Returns the options by which a worker learns the leader of groups that the session's configuration names.
+fn named_leader(experimental: &pb::config_proto::Experimental) -> Option<pb::ConfigProto> {
+    let collective_group_leader = experimental.collective_group_leader.clone();
+    let experimental = pb::config_proto::Experimental { collective_group_leader, ..Default::default() };
+    let names_one = !experimental.collective_group_leader.is_empty();
+    names_one.then(|| pb::ConfigProto { experimental: Some(experimental), ..Default::default() })
 }

@@ -76,7 +76,7 @@ impl Session {
             Step::begin(plan, self.runtime.clone(), &self.context, &self.step_sequences, deadline).await?;
         let call = StepCall { tensors, options, extent: Extent::Whole, deadline };
         let result = run_call(&step, call, &run.fetches).await;
-        step.end(result.is_ok(), &self.context).await;
+        step.end(result.as_ref().err(), &self.context).await;
         self.retained_steps.retain(step);
         let (values, metadata) = result?;
         Ok(RunStepOutcome { fetches: run.fetches.into_iter().zip(values).collect(), metadata })
@@ -176,7 +176,7 @@ impl Session {
         .await?;
         let call = StepCall { tensors, options, extent: Extent::Whole, deadline };
         let result = self.until_closed(run_call(&step, call, fetches)).await;
-        step.end(result.is_ok(), &self.context).await;
+        step.end(result.as_ref().err(), &self.context).await;
         self.retained_steps.retain(step);
         let (fetches, metadata) = result?;
         Ok(RunCallableOutcome { fetches, metadata })

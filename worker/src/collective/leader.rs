@@ -1,28 +1,40 @@
 //! The leader of groups: it answers when a group is complete and when an instance is agreed on, and gives out step ids.
 
 use super::register::{Agree, Join, Members, Register};
-use graph::Code;
+use crate::rendezvous::to_error;
+use crate::worker::Worker;
+use graph::{Code, DeviceAttributes, DeviceName, TaskName};
 use parking_lot::Mutex;
 use proto::Status;
+use proto::step_ids::{SequenceEnd, next_step_id, random_step_id};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Once};
+use std::time::Instant;
 use tokio::sync::oneshot;
+use tokio::time::timeout_at;
 
 /// The number of graph keys whose step ids are remembered.
 const MAX_SEQUENCES: usize = 10_000;
 
-/// Step ids have 57 bits.
-const ID_MASK: i64 = (1 << 57) - 1;
 /// Step ids that differ by less than this number belong to one sequence.
 const MAX_DISTANCE: i64 = 1 << 32;
 
 type Caller<T> = oneshot::Sender<Result<T, Status>>;
 
 /// The leader's state, for members in this process and for calls from other tasks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Leader {
     register: Mutex<Register<Caller<Members>, Caller<Option<usize>>>>,
     /// By graph key.
     sequences: Mutex<FxHashMap<i64, Sequence>>,
+    has_logged_default: Once,
+}
+
+impl Default for Leader {
+    fn default() -> Leader {
+        Leader { register: Mutex::default(), sequences: Mutex::default(), has_logged_default: Once::new() }
+    }
 }
 
 /// The step id that masters use next.
@@ -35,7 +47,7 @@ struct Sequence {
 
 impl Sequence {
     fn new() -> Sequence {
-        Sequence { id: (rand::random::<u64>() >> 7) as i64, has_foreign: false }
+        Sequence { id: random_step_id(), has_foreign: false }
     }
 
     /// Returns whether a step belongs to the sequence: its id is close to the next one. A step that is run by one master
@@ -46,27 +58,35 @@ impl Sequence {
 }
 
 impl Leader {
-    /// Joins a device to a group, and waits until the group is complete.
+    /// Joins a device to a group, and waits until the group is complete, at most until `deadline`.
     ///
     /// # Errors
-    /// `Internal` for a device that cannot be a member; `Aborted` if the group is begun anew meanwhile.
-    pub(crate) async fn join(&self, join: Join) -> Result<Members, Status> {
+    /// `Internal` for a device that cannot be a member; `Aborted` if the group is begun anew meanwhile; `DeadlineExceeded`
+    /// with the members that have come.
+    pub(crate) async fn join(&self, join: Join, deadline: Option<Instant>) -> Result<Members, Status> {
         let (caller, answer) = oneshot::channel();
+        let group_key = join.group_key;
         let answers = self.register.lock().join(join, caller);
         deliver(answers);
-        answer.await.unwrap_or_else(|_| Err(ended()))
+        wait(answer, deadline, || self.register.lock().who_has_joined(group_key)).await
     }
 
-    /// Records a member's terms of an instance, and waits until the instance can begin. Returns the rank of a
-    /// broadcast's source.
+    /// Records a member's terms of an instance, and waits until the instance can begin, at most until `deadline`. Returns
+    /// the rank of a broadcast's source.
     ///
     /// # Errors
-    /// `Internal` and `InvalidArgument` if members disagree; `FailedPrecondition` for a group that does not exist.
-    pub(crate) async fn agree(&self, agree: Agree) -> Result<Option<usize>, Status> {
+    /// `Internal` and `InvalidArgument` if members disagree; `FailedPrecondition` for a group that does not exist;
+    /// `DeadlineExceeded` with the members that have not come.
+    pub(crate) async fn agree(
+        &self,
+        agree: Agree,
+        deadline: Option<Instant>,
+    ) -> Result<Option<usize>, Status> {
         let (caller, answer) = oneshot::channel();
+        let (group_key, instance_key) = (agree.group_key, agree.instance_key);
         let answers = self.register.lock().agree(agree, caller);
         deliver(answers);
-        answer.await.unwrap_or_else(|_| Err(ended()))
+        wait(answer, deadline, || self.register.lock().who_is_missing(group_key, instance_key)).await
     }
 
     /// Returns the step id that every master uses next for a graph key. `is_foreign` is true for a master of TensorFlow.
@@ -80,14 +100,26 @@ impl Leader {
         sequence.id
     }
 
-    /// Ends the sequence to which a step belongs, because the step has failed or its session ends. A sequence with masters
-    /// of TensorFlow outlives sessions.
-    pub(crate) fn end_step_ids(&self, graph_key: i64, step_id: i64, has_failed: bool) {
+    /// Ends the sequence to which a step belongs, because the step has failed or its session ends; members that wait in a
+    /// failed step are answered. A sequence with masters of TensorFlow outlives sessions. Returns the members in groups
+    /// of the session that must learn of the end.
+    pub(crate) fn end_sequence(&self, end: &SequenceEnd) -> Vec<DeviceAttributes> {
         let mut sequences = self.sequences.lock();
-        let sequence = sequences.get(&graph_key);
-        if sequence.is_some_and(|s| s.contains(step_id) && (has_failed || !s.has_foreign)) {
-            sequences.remove(&graph_key);
+        let sequence = sequences.get(&end.graph_key);
+        let is_over = sequence.is_some_and(|s| end.failure.is_some() || !s.has_foreign);
+        if is_over && sequence.is_some_and(|s| s.contains(end.step_id)) {
+            sequences.remove(&end.graph_key);
         }
+        drop(sequences);
+        let mut register = self.register.lock();
+        let members = if is_over { register.members_with(&end.session) } else { Vec::new() };
+        if let Some(failure) = end.failure.clone().map(Status::derived) {
+            let (joining, agreeing) = register.fail_step(end.step_id, &failure);
+            drop(register);
+            fail_all(joining, &failure);
+            fail_all(agreeing, &failure);
+        }
+        members
     }
 
     /// Records that a step under a graph key has succeeded, in which all its masters took part: a master that asks later
@@ -95,8 +127,15 @@ impl Leader {
     pub(crate) fn observe(&self, graph_key: i64, step_id: i64) {
         let mut sequences = self.sequences.lock();
         if let Some(sequence) = sequences.get_mut(&graph_key).filter(|sequence| sequence.contains(step_id)) {
-            sequence.id = sequence.id.max((step_id + 1) & ID_MASK);
+            sequence.id = sequence.id.max(next_step_id(step_id));
         }
+    }
+
+    /// Logs, the first time, which task leads the groups of collectives although no configuration names a leader.
+    pub(crate) fn log_default(&self, leader: &TaskName) {
+        self.has_logged_default.call_once(|| {
+            tracing::info!("{leader} leads the groups of collectives (set --collective-leader to choose)");
+        });
     }
 
     /// Removes the groups of a session that has ended; calls that wait for them fail.
@@ -106,6 +145,45 @@ impl Leader {
     }
 }
 
+/// Ends a sequence of step ids on its leader's worker, and tells the tasks of the session's groups, whose sessions may be
+/// those of other masters.
+pub(crate) fn end_sequence(worker: &Arc<Worker>, end: &SequenceEnd) {
+    let members = worker.leader.end_sequence(end);
+    let reason = end.failure.clone().unwrap_or_else(session_ended);
+    let reason = to_error(reason).derived();
+    let tasks: BTreeMap<TaskName, DeviceName> =
+        members.into_iter().map(|member| (member.name.task_name(), member.name)).collect();
+    for (task, device) in tasks {
+        match task == *worker.task() {
+            true => worker.fail_step_of_members(end.step_id, &reason),
+            false => {
+                let link = worker.peers().route_to(&device.to_string().into()).and_then(|route| route.link());
+                link.iter().for_each(|link| link.send_failure_to_member(end.step_id, &reason));
+            }
+        }
+    }
+}
+
+/// Waits for an answer of the register. At the deadline, the error's text is `late`.
+async fn wait<T>(
+    answer: oneshot::Receiver<Result<T, Status>>,
+    deadline: Option<Instant>,
+    late: impl FnOnce() -> String,
+) -> Result<T, Status> {
+    let answer = match deadline {
+        None => answer.await,
+        Some(deadline) => match timeout_at(deadline.into(), answer).await {
+            Ok(answer) => answer,
+            Err(_) => return Err(Status::new(Code::DeadlineExceeded, late())),
+        },
+    };
+    answer.unwrap_or_else(|_| Err(session_ended()))
+}
+
+fn fail_all<T>(callers: Vec<Caller<T>>, failure: &Status) {
+    deliver(callers.into_iter().map(|caller| (caller, Err(failure.clone()))).collect());
+}
+
 fn deliver<T>(answers: Vec<(Caller<T>, Result<T, Status>)>) {
     for (caller, answer) in answers {
         // A caller that has given up needs no answer.
@@ -113,6 +191,6 @@ fn deliver<T>(answers: Vec<(Caller<T>, Result<T, Status>)>) {
     }
 }
 
-fn ended() -> Status {
-    Status::new(Code::Aborted, "the session of the group has ended")
+fn session_ended() -> Status {
+    Status::new(Code::Aborted, "the session of a member of the group has ended")
 }

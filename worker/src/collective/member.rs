@@ -7,6 +7,8 @@ use super::register::{Agree, BROADCAST, Join, Members, Terms};
 use super::schedule::{Member, Schedule};
 use crate::peers::Peers;
 use crate::rendezvous::to_error;
+use crate::steps::{StepState, Steps};
+use crate::transport::{LinkTable, Route};
 use crate::worker::Worker;
 use device::cancel::{Cancellation, Registration};
 use device::collective::{Collectives, Finish, Merge, Operation, Reduction, Request, StepCollectives};
@@ -18,7 +20,7 @@ use proto::convert::{device_to_proto, devices_from_proto, shape_to_proto};
 use proto::service::WorkerServiceClient;
 use proto::{Status, pb};
 use rustc_hash::FxHashMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -29,12 +31,19 @@ use tonic::metadata::MetadataValue;
 /// Time by which calls to the leader outlast the collective's deadline, so that the error names the collective.
 const CALL_GRACE: Duration = Duration::from_secs(5);
 
+/// Time by which the leader's answer may be later than the collective's deadline.
+const LEADER_GRACE: Duration = Duration::from_millis(150);
+
 /// The header field by which a member tells a leader of this implementation its session.
 pub(crate) const SESSION_KEY: &str = "anabranch-session";
 
-/// The header field of CompleteInstance by which a member tells a leader of this implementation the id of its step. A
-/// leader of TensorFlow would take the message's own field as a part of the instance's key.
+/// The header field by which a member tells a leader of this implementation the id of its step. A leader of TensorFlow
+/// would take the field of CompleteInstance's message as a part of the instance's key.
 pub(crate) const STEP_KEY: &str = "anabranch-step";
+
+/// The header field by which a member tells a leader of this implementation within how many milliseconds it needs the
+/// answer.
+pub(crate) const TIMEOUT_KEY: &str = "anabranch-timeout";
 
 /// The header field of GetStatus by which a member asks whether a task's members are of this implementation, and by which
 /// such a task answers.
@@ -46,11 +55,15 @@ pub(crate) struct SessionCollectives {
     own: Arc<Leader>,
     /// The task that leads the session's groups; `None` if no task does.
     leader: Option<TaskName>,
+    /// True if no configuration names the leader.
+    is_default_leader: bool,
     task: TaskName,
     session: Arc<str>,
     peers: Arc<Peers>,
     runtime: Handle,
     pool: Arc<Pool>,
+    link_table: Arc<LinkTable>,
+    steps: Arc<Steps>,
     /// The deadline of a collective whose node sets none.
     timeout: Duration,
     agreed: Mutex<Agreed>,
@@ -63,6 +76,8 @@ struct Agreed {
     groups: FxHashMap<(i32, DeviceName), Group>,
     /// By the keys of group and instance and the member's device, with the rank of a broadcast's source.
     instances: FxHashMap<(i32, i32, DeviceName), (Terms, Option<usize>)>,
+    /// The routes to the tasks of the groups' members.
+    routes: Vec<Arc<Route>>,
 }
 
 /// A complete group.
@@ -79,19 +94,54 @@ impl SessionCollectives {
         session: &Arc<str>,
         task: &TaskName,
         peers: &Arc<Peers>,
+        leader: Option<&TaskName>,
     ) -> Arc<SessionCollectives> {
+        let named = leader.or(worker.config.collective_leader.as_ref());
+        let (is_default_leader, leader) = (named.is_none(), peers.leader(named));
         Arc::new_cyclic(|this| SessionCollectives {
             this: this.clone(),
             own: worker.leader.clone(),
-            leader: peers.leader(worker.config.collective_leader.as_ref()),
+            leader,
+            is_default_leader,
             task: task.clone(),
             session: session.clone(),
             peers: peers.clone(),
             runtime: worker.runtime.clone(),
             pool: worker.pool.clone(),
+            link_table: worker.link_table.clone(),
+            steps: worker.steps.clone(),
             timeout: worker.config.collective_timeout,
             agreed: Mutex::default(),
         })
+    }
+
+    /// Prepares for a step of a graph with collectives: the members' tasks will learn the step's failure, after which
+    /// nothing that was agreed on holds. Returns the registration of the callback, to be removed when the step succeeds.
+    pub(crate) fn begin_step(self: &Arc<Self>, step: &StepState) -> Option<Registration> {
+        step.rendezvous.add_members(self.agreed.lock().routes.clone());
+        let own = self.clone();
+        let registered = step.cancellation.register(move |_| own.forget());
+        registered.inspect_err(|_| self.forget()).ok()
+    }
+
+    /// Forgets all groups and instances, because members may have restarted or have left.
+    fn forget(&self) {
+        *self.agreed.lock() = Agreed::default();
+    }
+
+    /// Records the tasks of a group's members, which learn failures of this step and later ones.
+    fn add_routes(&self, members: &Members, step_id: i64) {
+        let tasks: BTreeMap<TaskName, &DeviceName> =
+            members.iter().map(|member| (member.name.task_name(), &member.name)).collect();
+        let others = tasks.into_iter().filter(|(task, _)| *task != self.task);
+        let routes: Vec<Arc<Route>> =
+            others.filter_map(|(_, device)| self.peers.route_to(&device.to_string().into())).collect();
+        // The handshakes of the links begin before the first transfer.
+        routes.iter().for_each(|route| drop(route.link_or_connect(&self.link_table)));
+        self.agreed.lock().routes.extend(routes.iter().cloned());
+        if let Some(step) = self.steps.get(step_id) {
+            step.rendezvous.add_members(routes);
+        }
     }
 
     /// Returns the members of the request's group and the rank of its source, if this member has agreed before.
@@ -118,8 +168,9 @@ impl SessionCollectives {
         let group = match known.filter(|group| group.members.len() == request.group_size as usize) {
             Some(group) => group,
             None => {
-                let members = self.join(request, deadline).await?;
+                let members = self.join(request, step_id, deadline).await?;
                 let is_foreign = self.find_foreign(&members, deadline).await?;
+                self.add_routes(&members, step_id);
                 let group = Group { members, is_foreign };
                 self.agreed.lock().groups.insert(at, group.clone());
                 group
@@ -161,17 +212,21 @@ impl SessionCollectives {
         Ok(!status.await?.metadata().contains_key(COLLECTIVES_KEY))
     }
 
-    async fn join(&self, request: &Request, deadline: Instant) -> Result<Members, Status> {
+    async fn join(&self, request: &Request, step_id: i64, deadline: Instant) -> Result<Members, Status> {
         let attributes = request.device.attributes().clone();
         let leader = self.leader_task()?;
+        if self.is_default_leader {
+            self.own.log_default(leader);
+        }
         if *leader == self.task {
             let join = Join {
                 session: self.session.clone(),
                 group_key: request.group_key,
                 group_size: request.group_size as usize,
                 device: attributes,
+                step_id,
             };
-            return self.own.join(join).await;
+            return self.own.join(join, Some(deadline)).await;
         }
         let message = pb::CompleteGroupRequest {
             group_key: request.group_key,
@@ -183,8 +238,8 @@ impl SessionCollectives {
         let answer = self
             .peers
             .task(leader)?
-            .call("CompleteGroup", RetryPolicy::UntilThere, Some(deadline), |channel| {
-                let call = self.with_session(message.clone());
+            .call("CompleteGroup", RetryPolicy::UntilThere, Some(deadline + CALL_GRACE), |channel| {
+                let call = self.with_header(message.clone(), step_id, deadline);
                 async move { WorkerServiceClient::new(channel).complete_group(call).await }
             })
             .await?
@@ -212,7 +267,7 @@ impl SessionCollectives {
                 is_source,
                 step_id,
             };
-            return self.own.agree(agree).await;
+            return self.own.agree(agree, Some(deadline)).await;
         }
         let message = pb::CompleteInstanceRequest {
             name: format!("{}: Reduce({})", request.node.name, terms.functions),
@@ -230,9 +285,8 @@ impl SessionCollectives {
         let answer = self
             .peers
             .task(leader)?
-            .call("CompleteInstance", RetryPolicy::Harmless, Some(deadline), |channel| {
-                let mut call = self.with_session(message.clone());
-                call.metadata_mut().insert(STEP_KEY, step_id.into());
+            .call("CompleteInstance", RetryPolicy::Harmless, Some(deadline + CALL_GRACE), |channel| {
+                let call = self.with_header(message.clone(), step_id, deadline);
                 async move { WorkerServiceClient::new(channel).complete_instance(call).await }
             })
             .await?
@@ -247,9 +301,12 @@ impl SessionCollectives {
         })
     }
 
-    /// Returns a call with the member's session in its header, which the members of a foreign leader do without.
-    fn with_session<T>(&self, message: T) -> tonic::Request<T> {
+    /// Returns a call with the member's session, step and time limit in its header, which a leader of TensorFlow ignores.
+    fn with_header<T>(&self, message: T, step_id: i64, deadline: Instant) -> tonic::Request<T> {
         let mut call = tonic::Request::new(message);
+        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+        call.metadata_mut().insert(TIMEOUT_KEY, u64::try_from(left).unwrap_or(u64::MAX).into());
+        call.metadata_mut().insert(STEP_KEY, step_id.into());
         if let Ok(session) = self.session.parse() {
             call.metadata_mut().insert(SESSION_KEY, session);
         }
@@ -312,18 +369,19 @@ impl SessionCollectives {
 
 impl Collectives for SessionCollectives {
     fn start(&self, step: &StepCollectives, request: Request, finish: Finish) {
-        let Some(run) = Running::start(step, finish) else { return };
-        let terms = Terms::of(&request);
         let timeout = request.timeout.unwrap_or(self.timeout);
-        run.expire_after(timeout, &self.runtime, &request);
+        let Some(run) = Running::start(step, &request, timeout, finish) else { return };
+        let terms = Terms::of(&request);
+        run.expire_in_time(&self.runtime);
         if let Some((group, source)) = self.known(&request, &terms) {
             return self.run(step, request, group, source, &run);
         }
         let Some(own) = self.this.upgrade() else { return };
-        let (step, deadline) = (step.clone(), Instant::now() + timeout + CALL_GRACE);
+        let (step, deadline) = (step.clone(), Instant::now() + timeout);
         self.runtime.spawn(async move {
             match own.agree(&request, &terms, step.id, deadline).await {
                 Ok((group, source)) => own.run(&step, request, group, source, &run),
+                Err(status) if status.code == Code::DeadlineExceeded => run.expire(&status.message),
                 Err(status) => run.end(Err(to_error(status))),
             }
         });
@@ -332,6 +390,9 @@ impl Collectives for SessionCollectives {
 
 /// A collective of a node, from the start of the node's kernel to its end.
 struct Running {
+    /// The op, the node and the keys, for messages.
+    name: String,
+    timeout: Duration,
     finish: Mutex<Option<Finish>>,
     cancellation: Arc<Cancellation>,
     /// The callback by which the step's cancellation ends the collective.
@@ -343,8 +404,18 @@ struct Running {
 
 impl Running {
     /// Begins a collective, which ends when the step is cancelled; `None` if the step has been cancelled.
-    fn start(step: &StepCollectives, finish: Finish) -> Option<Arc<Running>> {
+    fn start(
+        step: &StepCollectives,
+        request: &Request,
+        timeout: Duration,
+        finish: Finish,
+    ) -> Option<Arc<Running>> {
+        let Request { node, group_key, group_size, instance_key, .. } = request;
+        let op = node.op.name();
+        let keys = format!("group {group_key} of {group_size}, instance {instance_key}");
         let run = Arc::new(Running {
+            name: format!("{op} '{}' ({keys})", node.name),
+            timeout,
             finish: Mutex::new(Some(finish)),
             cancellation: step.cancellation.clone(),
             on_cancel: Mutex::default(),
@@ -362,36 +433,28 @@ impl Running {
         Some(run)
     }
 
-    /// Ends the collective with `DeadlineExceeded` after a time.
-    fn expire_after(self: &Arc<Self>, timeout: Duration, runtime: &Handle, request: &Request) {
+    /// Ends the collective with `DeadlineExceeded` after its time limit.
+    fn expire_in_time(self: &Arc<Self>, runtime: &Handle) {
         let run = self.clone();
-        let name = format!(
-            "{} '{}' (group {} of {}, instance {})",
-            request.node.op.name(),
-            request.node.name,
-            request.group_key,
-            request.group_size,
-            request.instance_key
-        );
         let timer = runtime.spawn(async move {
-            tokio::time::sleep(timeout).await;
-            let text = format!("{name}: {}; waited {:.1} s", run.awaited(), timeout.as_secs_f64());
-            run.end(Err(Error::new(Code::DeadlineExceeded, text)));
+            tokio::time::sleep(run.timeout).await;
+            let course = run.course.lock().clone();
+            match course {
+                Some(course) => run.expire(&awaited(&course)),
+                None => {
+                    // The leader answers at the time limit too, and knows which members have come.
+                    tokio::time::sleep(LEADER_GRACE).await;
+                    run.expire("the leader of its group has not answered");
+                }
+            }
         });
         *self.timer.lock() = Some(timer.abort_handle());
     }
 
-    /// Says for what the collective waits.
-    fn awaited(&self) -> String {
-        let course = self.course.lock().clone();
-        match course {
-            None => "not all members have come".into(),
-            Some(course) => {
-                let members: Vec<String> =
-                    course.awaited().iter().map(|member| member.name.to_string()).collect();
-                format!("waits for {}", members.join(", "))
-            }
-        }
+    /// Ends the collective with `DeadlineExceeded` and the reason of its wait.
+    fn expire(&self, awaited: &str) {
+        let text = format!("{}: {awaited}; waited {:.1} s", self.name, self.timeout.as_secs_f64());
+        self.end(Err(Error::new(Code::DeadlineExceeded, text)));
     }
 
     /// Ends the collective, unless it has ended.
@@ -411,6 +474,12 @@ impl Running {
         }
         finish(output);
     }
+}
+
+/// Says for which members a course waits.
+fn awaited(course: &Course) -> String {
+    let members: Vec<String> = course.awaited().iter().map(|member| member.name.to_string()).collect();
+    format!("waits for {}", members.join(", "))
 }
 
 impl Terms {

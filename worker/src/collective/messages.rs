@@ -1,11 +1,11 @@
 //! Conversions between the leader's requests and the messages of TensorFlow's protocol.
 
-use super::member::{SESSION_KEY, STEP_KEY};
+use super::member::{SESSION_KEY, STEP_KEY, TIMEOUT_KEY};
 use super::register::{Agree, Join, Members, Terms};
 use proto::convert::{device_from_proto, devices_to_proto, shape_from_proto};
 use proto::{Status, pb};
 use std::collections::BTreeSet;
-use tonic::metadata::{Ascii, MetadataValue};
+use std::time::{Duration, Instant};
 
 /// Returns the request to join a group in a call of CompleteGroup.
 ///
@@ -24,15 +24,19 @@ pub(crate) fn join_of(call: &tonic::Request<pb::CompleteGroupRequest>) -> Result
         group_key: message.group_key,
         group_size,
         device: device_from_proto(device)?,
+        step_id: step_id_of(call),
     })
 }
 
-/// Returns the graph key, the step id and whether the step has failed in the header of a master that ends a sequence of
-/// step ids; `None` if the header is malformed.
-pub(crate) fn ended_of(header: &MetadataValue<Ascii>) -> Option<(i64, i64, bool)> {
-    let parts: Vec<&str> = header.to_str().ok()?.split(' ').collect();
-    let [graph_key, step_id, end] = parts[..] else { return None };
-    Some((graph_key.parse().ok()?, step_id.parse().ok()?, end == "failed"))
+/// Returns the time by which a member needs the answer to a call; `None` if the member does not tell.
+pub(crate) fn deadline_of<T>(call: &tonic::Request<T>) -> Option<Instant> {
+    let left = call.metadata().get(TIMEOUT_KEY)?.to_str().ok()?.parse().ok()?;
+    Instant::now().checked_add(Duration::from_millis(left))
+}
+
+/// Returns the id of the member's step in the header of a call; 0 if the member does not tell.
+fn step_id_of<T>(call: &tonic::Request<T>) -> i64 {
+    call.metadata().get(STEP_KEY).and_then(|id| id.to_str().ok()?.parse().ok()).unwrap_or_default()
 }
 
 /// Returns the answer to CompleteGroup for a complete group.
@@ -58,8 +62,7 @@ pub(crate) fn complete_group_response(
 /// # Errors
 /// `InvalidArgument` for a malformed shape.
 pub(crate) fn agree_of(call: tonic::Request<pb::CompleteInstanceRequest>) -> Result<Agree, Status> {
-    let step_id =
-        call.metadata().get(STEP_KEY).and_then(|id| id.to_str().ok()?.parse().ok()).unwrap_or_default();
+    let step_id = step_id_of(&call);
     let message = call.into_inner();
     let (node, functions) = message.name.split_once(": ").unwrap_or((&message.name, ""));
     // TensorFlow writes `ReduceV2(Add,Id)` for some ops and `Reduce(Add,Id)` for others.

@@ -10,6 +10,6 @@ mod register;
 mod schedule;
 
 pub(crate) use buffer::recv_buf;
-pub(crate) use leader::Leader;
+pub(crate) use leader::{Leader, end_sequence};
 pub(crate) use member::{COLLECTIVES_KEY, SessionCollectives};
-pub(crate) use messages::{agree_of, complete_group_response, ended_of, join_of};
+pub(crate) use messages::{agree_of, complete_group_response, deadline_of, join_of};

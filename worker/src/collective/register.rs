@@ -5,6 +5,7 @@
 use graph::{Code, DeviceAttributes, Shape};
 use proto::Status;
 use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ pub(crate) struct Join {
     pub(crate) group_key: i32,
     pub(crate) group_size: usize,
     pub(crate) device: DeviceAttributes,
+    /// The id of the member's step; 0 if the member does not tell.
+    pub(crate) step_id: i64,
 }
 
 /// The members of a complete group in the order of their ranks, which is the order of their full names.
@@ -58,7 +61,12 @@ pub(crate) type Answers<W, T> = Vec<(W, Result<T, Status>)>;
 #[derive(Debug)]
 pub(crate) struct Register<G, I> {
     groups: FxHashMap<i32, Group<G, I>>,
+    /// The last steps that have failed in a session, with the failures: members that come for them later are refused.
+    failed: VecDeque<(i64, Status)>,
 }
+
+/// Number of failed steps that are remembered.
+const MAX_FAILED: usize = 256;
 
 #[derive(Debug)]
 struct Group<G, I> {
@@ -66,8 +74,15 @@ struct Group<G, I> {
     joined: Vec<Joined>,
     /// Set when all members have joined.
     members: Option<Members>,
-    waiting: Vec<G>,
+    waiting: Vec<Waiting<G>>,
     instances: FxHashMap<i32, Instance<I>>,
+}
+
+/// A caller that waits, and the id of its step.
+#[derive(Debug)]
+struct Waiting<W> {
+    caller: W,
+    step_id: i64,
 }
 
 #[derive(Debug)]
@@ -87,41 +102,48 @@ struct Instance<I> {
     /// The step of the first member.
     step_id: i64,
     source: Option<usize>,
-    waiting: Vec<I>,
+    waiting: Vec<Waiting<I>>,
 }
 
 impl<G, I> Default for Register<G, I> {
     fn default() -> Register<G, I> {
-        Register { groups: FxHashMap::default() }
+        Register { groups: FxHashMap::default(), failed: VecDeque::new() }
     }
 }
 
 impl<G, I> Register<G, I> {
     /// Joins a device to a group. A member that joins from another session than before begins the group anew, because
-    /// its earlier program has ended.
+    /// its earlier program has ended. A device that cannot be a member fails all that wait for the group.
     pub(crate) fn join(&mut self, join: Join, caller: G) -> Answers<G, Members> {
+        if let Some(failure) = self.failure_of(join.step_id) {
+            return vec![(caller, Err(failure))];
+        }
         let (group_key, name) = (join.group_key, join.device.name.to_string());
         let mut answers = Vec::new();
         if self.groups.get(&group_key).is_some_and(|group| group.is_superseded_by(&join))
             && let Some(ended) = self.groups.remove(&group_key)
         {
             let text = format!("group {group_key} was begun anew by {name}, from another session");
-            answers.extend(
-                ended.waiting.into_iter().map(|w| (w, Err(Status::new(Code::Aborted, text.clone())))),
-            );
+            let ended = ended.waiting.into_iter();
+            answers.extend(ended.map(|w| (w.caller, Err(Status::new(Code::Aborted, text.clone())))));
         }
         let group = self.groups.entry(group_key).or_insert_with(|| Group::new(join.group_size));
         if let Err(status) = group.check(&join) {
-            answers.push((caller, Err(status)));
+            answers.push((caller, Err(status.clone())));
+            if group.members.is_none()
+                && let Some(refused) = self.groups.remove(&group_key)
+            {
+                answers.extend(refused.waiting.into_iter().map(|w| (w.caller, Err(status.clone()))));
+            }
             return answers;
         }
-        group.waiting.push(caller);
+        group.waiting.push(Waiting { caller, step_id: join.step_id });
         if !group.joined.iter().any(|joined| joined.device.name == join.device.name) {
             group.joined.push(Joined { session: join.session, device: join.device });
         }
         if group.joined.len() == group.size {
             let members = group.members.get_or_insert_with(|| ranked(&group.joined)).clone();
-            answers.extend(group.waiting.drain(..).map(|w| (w, Ok(members.clone()))));
+            answers.extend(group.waiting.drain(..).map(|w| (w.caller, Ok(members.clone()))));
         }
         answers
     }
@@ -130,6 +152,9 @@ impl<G, I> Register<G, I> {
     /// rank of its source. Terms that differ fail all members, also those that come later. A member that comes again
     /// after a failure begins the instance anew.
     pub(crate) fn agree(&mut self, agree: Agree, caller: I) -> Answers<I, Option<usize>> {
+        if let Some(failure) = self.failure_of(agree.step_id) {
+            return vec![(caller, Err(failure))];
+        }
         let (group_key, instance_key) = (agree.group_key, agree.instance_key);
         let group = self.groups.get_mut(&group_key);
         let Some((group, members)) =
@@ -151,7 +176,7 @@ impl<G, I> Register<G, I> {
         if instance.failure.is_none() {
             instance.failure = instance.check(&agree, rank).err();
         }
-        instance.waiting.push(caller);
+        instance.waiting.push(Waiting { caller, step_id: agree.step_id });
         if !instance.come.contains(&agree.device) {
             instance.come.push(agree.device);
         }
@@ -169,20 +194,66 @@ impl<G, I> Register<G, I> {
             (None, true) => Ok(instance.source),
             (None, false) => return Vec::new(),
         };
-        instance.waiting.drain(..).map(|waiting| (waiting, answer.clone())).collect()
+        instance.waiting.drain(..).map(|w| (w.caller, answer.clone())).collect()
     }
 
     /// Removes the groups that members of a session have joined. Returns the callers that wait for them.
     pub(crate) fn close_session(&mut self, session: &str) -> (Vec<G>, Vec<I>) {
-        let is_over =
-            |_: &i32, group: &mut Group<G, I>| group.joined.iter().any(|joined| &*joined.session == session);
+        let is_over = |_: &i32, group: &mut Group<G, I>| group.has_session(session);
         let ended: Vec<Group<G, I>> = self.groups.extract_if(is_over).map(|(_, group)| group).collect();
         let (mut joining, mut agreeing) = (Vec::new(), Vec::new());
         for group in ended {
-            joining.extend(group.waiting);
-            agreeing.extend(group.instances.into_values().flat_map(|instance| instance.waiting));
+            joining.extend(group.waiting.into_iter().map(|w| w.caller));
+            let instances = group.instances.into_values().flat_map(|instance| instance.waiting);
+            agreeing.extend(instances.map(|w| w.caller));
         }
         (joining, agreeing)
+    }
+
+    /// Ends a step that has failed in one session. Returns the callers that wait in this step.
+    pub(crate) fn fail_step(&mut self, step_id: i64, failure: &Status) -> (Vec<G>, Vec<I>) {
+        if self.failed.len() == MAX_FAILED {
+            self.failed.pop_front();
+        }
+        self.failed.push_back((step_id, failure.clone()));
+        let (mut joining, mut agreeing) = (Vec::new(), Vec::new());
+        for group in self.groups.values_mut() {
+            joining.extend(of_step(&mut group.waiting, step_id));
+            for instance in group.instances.values_mut() {
+                agreeing.extend(of_step(&mut instance.waiting, step_id));
+            }
+            let size = group.size;
+            group.instances.retain(|_, i| i.step_id != step_id || i.come.len() == size);
+        }
+        (joining, agreeing)
+    }
+
+    /// Returns the failure of a step in another session.
+    fn failure_of(&self, step_id: i64) -> Option<Status> {
+        let failed = self.failed.iter().find(|(id, _)| *id == step_id && step_id != 0);
+        failed.map(|(_, failure)| failure.clone())
+    }
+
+    /// Returns the members of all complete groups that a session's devices have joined.
+    pub(crate) fn members_with(&self, session: &str) -> Vec<DeviceAttributes> {
+        let groups = self.groups.values().filter(|group| group.has_session(session));
+        groups.flat_map(|group| group.members.iter().flat_map(|members| members.iter().cloned())).collect()
+    }
+
+    /// Says which members of a group have come.
+    pub(crate) fn who_has_joined(&self, group_key: i32) -> String {
+        let Some(group) = self.groups.get(&group_key) else { return "no member has come".into() };
+        let names: Vec<String> = group.joined.iter().map(|joined| joined.device.name.to_string()).collect();
+        format!("{} of {} members have come: {}", names.len(), group.size, names.join(", "))
+    }
+
+    /// Says which members of an instance have not come.
+    pub(crate) fn who_is_missing(&self, group_key: i32, instance_key: i32) -> String {
+        let Some(group) = self.groups.get(&group_key) else { return "the group has ended".into() };
+        let come = group.instances.get(&instance_key).map_or(&[][..], |instance| &instance.come);
+        let members = group.members.iter().flat_map(|members| members.iter());
+        let names = members.map(|member| member.name.to_string()).filter(|name| !come.contains(name));
+        format!("waits for {}", names.collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -195,6 +266,10 @@ impl<G, I> Group<G, I> {
             waiting: Vec::new(),
             instances: FxHashMap::default(),
         }
+    }
+
+    fn has_session(&self, session: &str) -> bool {
+        self.joined.iter().any(|joined| &*joined.session == session)
     }
 
     fn is_superseded_by(&self, join: &Join) -> bool {
@@ -302,6 +377,11 @@ impl<I> Instance<I> {
     }
 }
 
+/// Removes the callers of a step, and returns them.
+fn of_step<W>(waiting: &mut Vec<Waiting<W>>, step_id: i64) -> Vec<W> {
+    waiting.extract_if(.., |w| w.step_id == step_id).map(|w| w.caller).collect()
+}
+
 /// Returns the members in the order of their ranks.
 fn ranked(joined: &[Joined]) -> Members {
     let mut members: Vec<DeviceAttributes> = joined.iter().map(|j| j.device.clone()).collect();
@@ -323,7 +403,7 @@ mod tests {
             incarnation: 1,
             physical_description: String::new(),
         };
-        Join { session: session.into(), group_key: 1, group_size, device }
+        Join { session: session.into(), group_key: 1, group_size, device, step_id: 1 }
     }
 
     fn agree(task: u32, terms: Terms, is_source: bool) -> Agree {
@@ -449,5 +529,39 @@ mod tests {
             matches!(&refused[..], [(2, Err(status))] if status.code == Code::FailedPrecondition),
             "{refused:?}"
         );
+    }
+
+    #[test]
+    fn a_step_that_fails_in_one_session_ends_the_waits_in_the_others() {
+        let mut register = Groups::default();
+        register.join(join(0, "s", 2), 1);
+        let failure = Status::new(Code::NotFound, "no file");
+        assert_eq!(register.fail_step(2, &failure), (vec![], vec![]));
+        assert_eq!(register.fail_step(1, &failure), (vec![1], vec![]));
+        // A member that comes late for the step is refused; in the next step the members meet.
+        assert_eq!(seen(register.join(join(1, "t", 2), 2)), [(2, Err("no file".into()))]);
+        let next = |task| Join { step_id: 3, ..join(task, if task == 0 { "s" } else { "t" }, 2) };
+        assert_eq!(seen(register.join(next(0), 3)), []);
+        assert_eq!(seen(register.join(next(1), 4)).len(), 2);
+        let of_step_3 = |task, elements| Agree { step_id: 3, ..agree(task, terms(0, elements), false) };
+        assert_eq!(register.agree(of_step_3(0, 6), 5), []);
+        assert_eq!(register.fail_step(3, &failure), (vec![], vec![5]));
+        // The instance has begun anew, so other terms are accepted.
+        let of_step_4 = |task| Agree { step_id: 4, ..agree(task, terms(0, 7), false) };
+        assert_eq!(register.agree(of_step_4(1), 6), []);
+        assert_eq!(register.agree(of_step_4(0), 7).len(), 2);
+        let tasks: Vec<u32> = register.members_with("t").iter().map(|member| member.name.task).collect();
+        assert_eq!(tasks, [0, 1]);
+    }
+
+    #[test]
+    fn a_late_member_is_named() {
+        let mut register = Groups::default();
+        register.join(join(1, "s", 2), 1);
+        let joined = register.who_has_joined(1);
+        assert!(joined.starts_with("1 of 2 members have come: /job:worker/replica:0/task:1"), "{joined}");
+        register.join(join(0, "s", 2), 2);
+        register.agree(agree(1, terms(0, 6), false), 3);
+        assert_eq!(register.who_is_missing(1, 9), "waits for /job:worker/replica:0/task:0/device:CPU:0");
     }
 }

@@ -76,6 +76,12 @@ impl StepRendezvous {
         }
     }
 
+    /// Adds tasks whose devices take part in collectives of the step. They learn its failure also if their part of the
+    /// step belongs to the session of another master.
+    pub(crate) fn add_members(&self, routes: Vec<Arc<Route>>) {
+        self.pushes.add_members(self.step_id, routes);
+    }
+
     /// Sends a value within this process, whatever the receiving device in the key.
     pub(crate) fn send_local(&self, key: &Arc<RendezvousKey>, sent: Sent) -> device::Result<()> {
         self.local.send(key, sent)

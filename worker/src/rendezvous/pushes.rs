@@ -17,6 +17,8 @@ pub(super) struct Pushes {
     pending: Mutex<PendingKeys>,
     /// The routes to the tasks that receive values of the step.
     receivers: OnceLock<Arc<[Arc<Route>]>>,
+    /// The routes to the tasks whose devices take part in collectives of the step, in sessions of any master.
+    members: Mutex<Vec<Arc<Route>>>,
     /// Set once the step sends no more values: success, or the error that ended it.
     end: OnceLock<device::Result<()>>,
 }
@@ -40,16 +42,33 @@ impl Pushes {
         }
     }
 
+    /// Adds routes to tasks that take part in collectives of the step.
+    pub(super) fn add_members(&self, step_id: i64, routes: Vec<Arc<Route>>) {
+        let mut members = self.members.lock();
+        for route in routes {
+            if members.iter().any(|known| Arc::ptr_eq(known, &route)) {
+                continue;
+            }
+            if let (Some(Err(reason)), Some(link)) = (self.end.get(), route.link()) {
+                link.send_failure_to_member(step_id, reason);
+            }
+            members.push(route);
+        }
+    }
+
     /// Marks the step as having sent all its values: receivers are not notified of later failures.
     pub(super) fn succeed(&self) {
         let _ = self.end.set(Ok(()));
     }
 
-    /// Notifies the receivers that have a link of the step's failure. Receivers that fetch get the failure as
-    /// the answer.
+    /// Notifies the receivers and members that have a link of the step's failure. Receivers that fetch get the failure
+    /// as the answer.
     pub(super) fn fail(&self, step_id: i64, reason: &Error) {
         if self.end.set(Err(reason.clone())).is_ok() {
             self.notify_receivers(step_id);
+            let members = self.members.lock();
+            let links = members.iter().filter_map(|route| route.link());
+            links.for_each(|link| link.send_failure_to_member(step_id, reason));
         }
     }
 
@@ -62,11 +81,13 @@ impl Pushes {
         }
     }
 
-    /// Notifies a receiver of a failure that happened before its link came up.
+    /// Notifies a receiver or member of a failure that happened before its link came up.
     pub(super) fn link_up(&self, step_id: i64, route: &Arc<Route>, link: &Arc<Outbound>) {
-        if let Some(Err(reason)) = self.end.get()
-            && self.receivers().iter().any(|receiver| Arc::ptr_eq(receiver, route))
-        {
+        let Some(Err(reason)) = self.end.get() else { return };
+        let is_route = |other: &Arc<Route>| Arc::ptr_eq(other, route);
+        if self.members.lock().iter().any(is_route) {
+            link.send_failure_to_member(step_id, reason);
+        } else if self.receivers().iter().any(is_route) {
             link.send_failure(step_id, reason);
         }
     }

@@ -8,6 +8,7 @@ use proto::channel::Peer;
 use proto::convert::worker as convert;
 use proto::link::{Call, CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
 use proto::remote::request_id;
+use proto::step_ids::SequenceEnd;
 use proto::{RemoteWorker, Status, pb};
 use std::future::ready;
 use std::sync::Arc;
@@ -54,8 +55,8 @@ impl WorkerLink for LinkedWorker {
         self.remote.next_step_id(graph_key, deadline)
     }
 
-    fn end_step_ids(&self, graph_key: i64, step_id: i64, has_failed: bool) -> Call<'_, ()> {
-        self.remote.end_step_ids(graph_key, step_id, has_failed)
+    fn end_step_ids(&self, end: SequenceEnd) -> Call<'_, ()> {
+        self.remote.end_step_ids(end)
     }
 
     fn deregister_graph<'a>(&'a self, session: &'a str, graph: &'a str) -> Call<'a, ()> {

@@ -4,6 +4,8 @@
 use crate::cluster::*;
 use graph::{Code, Graph, Tensor};
 use proto::convert::{DefaultAttrs, graph_to_bytes};
+use proto::remote::ENDED_KEY;
+use proto::step_ids::SequenceEnd;
 use proto::{Status, pb};
 use tonic::codec::CompressionEncoding;
 
@@ -188,8 +190,9 @@ async fn step_ids_are_the_same_for_all_masters_until_one_ends_their_sequence() -
     assert_eq!(first.iter().map(|sequence| sequence.graph_key).collect::<Vec<_>>(), [7, 8]);
     assert_eq!(client.get_step_sequence(request()).await?.into_inner().step_sequence, first);
     let mut end = tonic::Request::new(pb::GetStepSequenceRequest::default());
-    let text = format!("7 {} failed", first[0].next_step_id);
-    end.metadata_mut().insert(proto::remote::ENDED_KEY, text.parse()?);
+    let failure = Some(Status::new(Code::Internal, "it broke"));
+    let ended = SequenceEnd { session: "".into(), graph_key: 7, step_id: first[0].next_step_id, failure };
+    end.metadata_mut().insert_bin(ENDED_KEY, ended.to_header());
     client.get_step_sequence(end).await?;
     let later = client.get_step_sequence(request()).await?.into_inner().step_sequence;
     assert_ne!(later[0].next_step_id, first[0].next_step_id);

@@ -25,6 +25,7 @@ use graph::{Buffer, Code, Tensor};
 use parking_lot::Mutex;
 use prost::Message;
 use proto::convert::tensor_to_proto;
+use proto::step_ids::next_step_id;
 use proto::{Status, pb};
 use rustc_hash::FxHashMap;
 use std::fmt;
@@ -203,6 +204,14 @@ impl Outbound {
         if self.post(&Frame::Failed { step_id, why }, None).is_ok() {
             self.flush();
         }
+    }
+
+    /// Notifies a peer that takes part in a step's collectives, perhaps in another master's session, of the step's failure.
+    /// That master may have counted on to the next step, which fails too: it would wait for members whose master has left
+    /// the sequence of step ids.
+    pub(crate) fn send_failure_to_member(&self, step_id: i64, why: &Error) {
+        self.send_failure(step_id, why);
+        self.send_failure(next_step_id(step_id), why);
     }
 
     /// Notifies the peer that a step has ended, together with the next frame, which is usually the next
