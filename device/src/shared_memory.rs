@@ -99,9 +99,10 @@ impl SharedMemory {
         SharedMemory { sharing: Sharing::new(), file: Mutex::new(file), mapping }
     }
 
-    /// Returns the shared block behind a buffer's memory, if there is one. The buffer starts where the block starts.
-    pub fn of(region: &dyn Region) -> Option<&SharedMemory> {
-        (region.block().unwrap_or(region) as &dyn Any).downcast_ref()
+    /// Returns the shared block behind a buffer's memory, if there is one, and the position of the buffer in it.
+    pub fn of(region: &dyn Region) -> Option<(&SharedMemory, usize)> {
+        let (block, start) = region.block().unwrap_or((region, 0));
+        (block as &dyn Any).downcast_ref().map(|block| (block, start))
     }
 }
 

@@ -222,8 +222,8 @@ impl Region for PinnedBuffer {
         self.block.shared.as_ref().is_none_or(Region::is_writable)
     }
 
-    fn block(&self) -> Option<&dyn Region> {
-        self.block.shared.as_ref().map(|memory| memory as &dyn Region)
+    fn block(&self) -> Option<(&dyn Region, usize)> {
+        self.block.shared.as_ref().map(|memory| (memory as &dyn Region, 0))
     }
 }
 

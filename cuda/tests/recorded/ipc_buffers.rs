@@ -353,7 +353,7 @@ fn downloads_are_readable_by_other_processes_in_place() -> Fallible {
     let on_host = gpu.download(gpu.upload(tensor.clone())?)?;
     let region = |tensor: &Tensor| -> Fallible<(u64, PeerMemory)> {
         let buffer = tensor.buffer().ok_or("no buffer")?;
-        let memory = buffer.region().and_then(SharedMemory::of).ok_or("nobody else reads it")?;
+        let (memory, _) = buffer.region().and_then(SharedMemory::of).ok_or("nobody else reads it")?;
         assert!(memory.len() >= tensor.num_bytes());
         let peer = PeerMemory::map(&memory.descriptor()?.into(), memory.len())?;
         Ok((memory.sharing().id(), peer))
@@ -373,7 +373,7 @@ fn downloads_are_readable_by_other_processes_in_place() -> Fallible {
     // The block is marked as memory that a vanished process may still read, so later downloads use other
     // memory.
     let buffer = on_host.buffer().ok_or("no buffer")?;
-    buffer.region().and_then(SharedMemory::of).ok_or("nobody else reads it")?.sharing().set_read_only();
+    buffer.region().and_then(SharedMemory::of).ok_or("nobody else reads it")?.0.sharing().set_read_only();
     drop((buffer, on_host));
     for _ in 0..4 {
         assert_ne!(region(&gpu.download(gpu.upload(numbers(6.0)?)?)?)?.0, id);

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The alignment of buffers in bytes: a cache line, and the widest vector register.
@@ -137,6 +137,17 @@ impl Buffer {
         Buffer { memory: Memory::Borrowed(region), len, contents: next_contents_number() }
     }
 
+    /// Returns a read-only buffer over a range of another buffer's bytes, without copying them.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the range is not within the buffer or does not begin at a multiple of [`ALIGNMENT`].
+    pub fn view(of: &Arc<Buffer>, range: Range<usize>) -> Result<Buffer> {
+        if range.start > range.end || range.end > of.len() || !range.start.is_multiple_of(ALIGNMENT) {
+            crate::invalid!("bytes {range:?} are no view of a buffer of {} bytes", of.len());
+        }
+        Ok(Buffer::borrowed(Box::new(View { of: of.clone(), range })))
+    }
+
     /// Returns the region that holds the memory; `None` if the memory is from the allocator or the operating system.
     pub fn region(&self) -> Option<&dyn Region> {
         match &self.memory {
@@ -201,6 +212,32 @@ impl Drop for Buffer {
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
+/// A range of another buffer's bytes.
+struct View {
+    of: Arc<Buffer>,
+    range: Range<usize>,
+}
+
+impl Region for View {
+    fn bytes(&self) -> &[u8] {
+        &self.of.as_slice()[self.range.clone()]
+    }
+
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+
+    fn is_writable(&self) -> bool {
+        false
+    }
+
+    fn block(&self) -> Option<(&dyn Region, usize)> {
+        let region = self.of.region()?;
+        let (block, start) = region.block().unwrap_or((region, 0));
+        Some((block, start + self.range.start))
     }
 }
 

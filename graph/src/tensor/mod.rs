@@ -19,6 +19,7 @@ use crate::error::{Code, Error, Result};
 use crate::shape::Shape;
 use bytes::Bytes;
 use inline::Inline;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A tensor in host memory, with its elements in row-major order. Clones share the storage.
@@ -365,6 +366,29 @@ impl Tensor {
         Ok(Tensor { dtype: self.dtype, shape, storage: self.storage.clone() })
     }
 
+    /// Returns a range of the elements as a vector. The vector shares their memory if the range begins at a multiple of
+    /// [`ALIGNMENT`] bytes, and is a copy otherwise.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a dtype without plain elements, or a range beyond the elements.
+    pub fn elements(&self, range: Range<usize>) -> Result<Tensor> {
+        let shape = Shape::new(&[range.len()])?;
+        if range.len() == self.num_elements() {
+            return self.reshaped(shape);
+        }
+        let width = self.bytes()?.len().checked_div(self.num_elements()).unwrap_or(0);
+        let bytes = range.start * width..range.end * width;
+        match &self.storage {
+            Storage::Plain(buffer) if bytes.start.is_multiple_of(ALIGNMENT) => {
+                Tensor::from_buffer(self.dtype, shape, Buffer::view(buffer, bytes)?)
+            }
+            _ => match self.bytes()?.get(bytes) {
+                Some(bytes) => Tensor::from_bytes(self.dtype, shape, bytes),
+                None => crate::invalid!("elements {range:?} are not in a tensor of shape {}", self.shape),
+            },
+        }
+    }
+
     /// Returns a tensor that shares the bits under another dtype of the same element size; an error if the sizes
     /// differ.
     pub fn with_dtype(&self, dtype: DType) -> Result<Tensor> {
@@ -482,6 +506,22 @@ mod tests {
         let before = b.bytes()?.as_ptr();
         b.values_mut::<f32>()?[1] = 6.0;
         assert_eq!(b.bytes()?.as_ptr(), before);
+        Ok(())
+    }
+
+    #[test]
+    fn a_range_of_elements_shares_their_memory_if_it_is_aligned() -> Result<()> {
+        let values: Vec<f32> = (0..100).map(|i| i as f32).collect();
+        let mut whole = Tensor::vector(&values)?;
+        let (aligned, other) = (whole.elements(16..99)?, whole.elements(3..7)?);
+        assert_eq!((aligned.values::<f32>()?, other.values::<f32>()?), (&values[16..99], &values[3..7]));
+        assert_eq!(aligned.bytes()?.as_ptr(), whole.bytes()?[64..].as_ptr());
+        // A write to the whole tensor does not change the range.
+        whole.values_mut::<f32>()?.fill(0.0);
+        assert_eq!(aligned.values::<f32>()?, &values[16..99]);
+        let inner = aligned.elements(16..20)?;
+        assert_eq!(inner.values::<f32>()?, &values[32..36]);
+        assert!(whole.elements(90..101).is_err() && whole.elements(96..101).is_err());
         Ok(())
     }
 

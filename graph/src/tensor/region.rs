@@ -15,8 +15,9 @@ pub trait Region: Any + Send + Sync {
     /// Returns whether the region can be written.
     fn is_writable(&self) -> bool;
 
-    /// Returns the larger region of which this region is the beginning; `None` if there is no such region.
-    fn block(&self) -> Option<&dyn Region> {
+    /// Returns the larger region of which this region is a part, and the position of its first byte there; `None` if there
+    /// is no such region.
+    fn block(&self) -> Option<(&dyn Region, usize)> {
         None
     }
 }

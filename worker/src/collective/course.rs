@@ -14,6 +14,9 @@ use std::sync::Arc;
 /// to the thread pool, so that links stay responsive.
 const MAX_INLINE_BYTES: usize = 256 << 10;
 
+/// Number of bytes that are combined before they are copied, while they are in the processor's cache.
+const COPY_BLOCK: usize = 64 << 10;
+
 /// A member's view of a collective: the constant properties of its course.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -51,6 +54,8 @@ pub(super) struct Course {
 struct State {
     input: Option<Tensor>,
     output: Option<Tensor>,
+    /// The elements that the last phase has combined, if the next phase sends them.
+    combined: Option<Tensor>,
     phase: usize,
     /// The transfers of the phase, in the order of its schedule; `None` for those that have not arrived.
     received: Vec<Option<Tensor>>,
@@ -68,8 +73,15 @@ impl Course {
         pool: Arc<Pool>,
         finish: Finish,
     ) -> Arc<Course> {
-        let state =
-            State { input, output: None, phase: 0, received: Vec::new(), missing: 0, finish: Some(finish) };
+        let state = State {
+            input,
+            output: None,
+            combined: None,
+            phase: 0,
+            received: Vec::new(),
+            missing: 0,
+            finish: Some(finish),
+        };
         let course = Arc::new(Course { plan, rendezvous, pool, state: Mutex::new(state) });
         course.run_or_fail(Course::begin);
         course
@@ -127,14 +139,7 @@ impl Course {
             state.received = vec![None; phase.receives.len()];
             // The course itself counts, so that the phase does not end before its last receive is registered.
             state.missing = phase.receives.len() + 1;
-            let source = match phase.source {
-                Source::Input => state.input.as_ref(),
-                Source::Output => state.output.as_ref(),
-            };
-            let sends = match source {
-                Some(source) if !phase.sends.is_empty() => self.pieces(source, &phase.sends)?,
-                _ => Vec::new(),
-            };
+            let sends = self.pieces(&state, phase)?;
             (state.phase, sends)
         };
         for (transfer, piece) in self.plan.schedule.phases[number].sends.iter().zip(sends) {
@@ -157,18 +162,36 @@ impl Course {
         Ok(())
     }
 
-    /// Returns the tensors of a phase's transfers; equal ranges share one tensor.
-    fn pieces(&self, source: &Tensor, sends: &[Transfer]) -> Result<Vec<Tensor>> {
+    /// Returns the tensors that a phase sends; equal ranges share one tensor.
+    fn pieces(&self, state: &State, phase: &Phase) -> Result<Vec<Tensor>> {
+        let sends = &phase.sends;
         let mut pieces: Vec<Tensor> = Vec::with_capacity(sends.len());
         for (i, transfer) in sends.iter().enumerate() {
             let last = pieces.last().filter(|_| sends[i - 1].elements == transfer.elements).cloned();
             let piece = match last {
                 Some(piece) => piece,
-                None => piece(source, &transfer.elements, self.width())?,
+                None => self.piece(state, phase.source, &transfer.elements)?,
             };
             pieces.push(piece);
         }
         Ok(pieces)
+    }
+
+    /// Returns a range of the elements of a phase's source as a vector.
+    fn piece(&self, state: &State, source: Source, elements: &Range<usize>) -> Result<Tensor> {
+        let of = |tensor: &Option<Tensor>| {
+            tensor.clone().ok_or_else(|| Error::internal("a collective sends elements that it does not have"))
+        };
+        match source {
+            Source::Input => Ok(of(&state.input)?.elements(elements.clone())?),
+            Source::Combined => of(&state.combined),
+            // A copy, because the member may still write other elements of its output.
+            Source::Output => {
+                let output = of(&state.output)?;
+                let bytes = &output.bytes()?[self.bytes(elements)];
+                Ok(Tensor::from_bytes(output.dtype(), Shape::new(&[elements.len()])?, bytes)?)
+            }
+        }
     }
 
     /// Stores a transfer that has arrived.
@@ -216,54 +239,64 @@ impl Course {
     fn complete_phase(self: &Arc<Self>) -> Result<()> {
         {
             let mut state = self.state.lock();
-            let State { input, output: Some(output), phase, received, .. } = &mut *state else {
-                return Ok(());
-            };
-            let finished = &self.plan.schedule.phases[*phase];
-            let received: Vec<Tensor> = std::mem::take(received).into_iter().flatten().collect();
-            self.apply(finished, input.as_ref(), output, &received)?;
-            *phase += 1;
+            let received: Vec<Tensor> = std::mem::take(&mut state.received).into_iter().flatten().collect();
+            self.apply(&mut state, &received)?;
+            state.phase += 1;
         }
         self.begin_phase()
     }
 
-    fn apply(
-        &self,
-        phase: &Phase,
-        input: Option<&Tensor>,
-        output: &mut Tensor,
-        received: &[Tensor],
-    ) -> Result<()> {
+    /// Treats the elements received in the current phase.
+    fn apply(&self, state: &mut State, received: &[Tensor]) -> Result<()> {
+        let phases = &self.plan.schedule.phases;
+        let phase = &phases[state.phase];
+        let Some(output) = &mut state.output else { return Ok(()) };
         match &phase.then {
             Then::Place => {
                 for (transfer, tensor) in phase.receives.iter().zip(received) {
                     output.bytes_mut()?[self.bytes(&transfer.elements)].copy_from_slice(tensor.bytes()?);
                 }
-                Ok(())
             }
+            Then::Combine { input: own, .. } if own.is_empty() => {}
             Then::Combine { input: own, output: to, is_final } => {
-                if own.is_empty() {
-                    return Ok(());
-                }
+                let input = state.input.as_ref();
                 let input = input.ok_or_else(|| Error::internal("a reduction without an input"))?;
-                let own_bytes = &input.bytes()?[self.bytes(own)];
                 let mut terms: Vec<&[u8]> = Vec::with_capacity(received.len() + 1);
-                let before = phase.receives.iter().filter(|t| t.peer < self.plan.rank).count();
                 for tensor in received {
                     terms.push(tensor.bytes()?);
                 }
-                terms.insert(before.min(terms.len()), own_bytes);
-                let to = self.bytes(&(*to..*to + own.len()));
-                let reduction = self.reduction()?;
-                kernels::collective::combine(
-                    self.plan.dtype,
-                    Reduction { is_mean: reduction.is_mean && *is_final, ..reduction },
-                    self.plan.members.len(),
-                    &terms,
-                    &mut output.bytes_mut()?[to],
-                )
+                let before = phase.receives.iter().filter(|t| t.peer < self.plan.rank).count();
+                terms.insert(before.min(terms.len()), &input.bytes()?[self.bytes(own)]);
+                let output = &mut output.bytes_mut()?[self.bytes(&(*to..*to + own.len()))];
+                let is_sent = phases.get(state.phase + 1).is_some_and(|next| next.source == Source::Combined);
+                match is_sent {
+                    false => self.combine(&terms, *is_final, output)?,
+                    true => state.combined = Some(self.combine_twice(&terms, *is_final, output)?),
+                }
             }
         }
+        Ok(())
+    }
+
+    fn combine(&self, terms: &[&[u8]], is_final: bool, output: &mut [u8]) -> Result<()> {
+        let reduction = self.reduction()?;
+        let reduction = Reduction { is_mean: reduction.is_mean && is_final, ..reduction };
+        kernels::collective::combine(self.plan.dtype, reduction, self.plan.members.len(), terms, output)
+    }
+
+    /// Combines elements into the output, and returns them as a tensor too. The output itself cannot be sent, because the
+    /// member still writes other elements of it.
+    fn combine_twice(&self, terms: &[&[u8]], is_final: bool, output: &mut [u8]) -> Result<Tensor> {
+        let shape = Shape::new(&[output.len() / self.width()])?;
+        let mut combined = Tensor::unspecified(self.plan.dtype, shape)?;
+        let blocks = combined.bytes_mut()?.chunks_mut(COPY_BLOCK).zip(output.chunks_mut(COPY_BLOCK));
+        for (i, (combined, output)) in blocks.enumerate() {
+            let range = i * COPY_BLOCK..i * COPY_BLOCK + output.len();
+            let terms: Vec<&[u8]> = terms.iter().map(|term| &term[range.clone()]).collect();
+            self.combine(&terms, is_final, combined)?;
+            output.copy_from_slice(combined);
+        }
+        Ok(combined)
     }
 
     fn reduction(&self) -> Result<Reduction> {
@@ -303,14 +336,4 @@ impl Course {
         };
         Arc::new(RendezvousKey { text: text.into(), ..key })
     }
-}
-
-/// Returns a range of a tensor's elements as a vector; the whole tensor without a copy.
-fn piece(source: &Tensor, elements: &Range<usize>, width: usize) -> Result<Tensor> {
-    let shape = Shape::new(&[elements.len()])?;
-    if elements.len() == source.num_elements() {
-        return Ok(source.reshaped(shape)?);
-    }
-    let bytes = &source.bytes()?[elements.start * width..elements.end * width];
-    Ok(Tensor::from_bytes(source.dtype(), shape, bytes)?)
 }

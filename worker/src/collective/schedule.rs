@@ -2,10 +2,8 @@
 //! value, computed from the operation, the sizes and the member's rank.
 
 use device::collective::Operation;
+use graph::tensor::ALIGNMENT;
 use std::ops::Range;
-
-/// Number of bytes of which the chunks of TensorFlow's rings are multiples.
-const ALIGNMENT: usize = 64;
 
 /// Largest input in bytes that every member of a reduction sends whole to every other: one phase instead of two.
 const MAX_ONE_SHOT: usize = 32 << 10;
@@ -24,6 +22,8 @@ pub(super) struct Transfer {
 pub(super) enum Source {
     Input,
     Output,
+    /// The elements that the phase before has combined, all of them.
+    Combined,
 }
 
 /// The treatment of the elements that a member has received in a phase.
@@ -93,10 +93,10 @@ impl Schedule {
                 Schedule::of(vec![member.exchange(|_| all.clone(), &all, 0)])
             }
             Operation::Reduce(_) => {
-                let chunk = |of: usize| chunk(count, size, of);
+                let chunk = |of: usize| chunk(count, size, width, of);
                 let own = chunk(rank);
                 let scatter = member.exchange(chunk, &own, own.start);
-                Schedule::of(vec![scatter, member.share(Source::Output, own, chunk)])
+                Schedule::of(vec![scatter, member.share(Source::Combined, own, chunk)])
             }
             Operation::ReduceScatter(_) => {
                 let chunk = |of: usize| row(count, size, of);
@@ -277,10 +277,12 @@ impl Member {
     }
 }
 
-/// Returns the elements that member `of` combines in a reduction of `count` elements. The sizes of the chunks differ by
-/// at most one.
-fn chunk(count: usize, size: usize, of: usize) -> Range<usize> {
-    let start = |of: usize| of * (count / size) + of.min(count % size);
+/// Returns the elements that member `of` combines in a reduction of `count` elements. Every chunk begins at a multiple of
+/// [`ALIGNMENT`] bytes, so that it can be sent from the input's memory; the sizes differ by at most that.
+fn chunk(count: usize, size: usize, width: usize, of: usize) -> Range<usize> {
+    let line = (ALIGNMENT / width).max(1);
+    let lines = count.div_ceil(line);
+    let start = |of: usize| (line * (of * (lines / size) + of.min(lines % size))).min(count);
     start(of)..start(of + 1)
 }
 
@@ -342,7 +344,7 @@ mod tests {
                     let sent = theirs.sends.iter().find(|t| t.peer == rank).map(|t| t.elements.clone());
                     sent.map(|range| match theirs.source {
                         Source::Input => input(peer)[range].to_vec(),
-                        Source::Output => before[peer][range].to_vec(),
+                        Source::Output | Source::Combined => before[peer][range].to_vec(),
                     })
                 };
                 for peer in (0..size).filter(|&p| p != rank) {
@@ -433,6 +435,20 @@ mod tests {
                 let all: Vec<Vec<(usize, usize)>> =
                     (0..size).flat_map(|rank| (0..count).map(move |i| vec![(rank, i)])).collect();
                 assert_eq!(foreign(Operation::Gather, count * size), vec![all; size]);
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_begin_at_aligned_bytes_and_cover_all_elements() {
+        for (size, width) in [(2, 4), (3, 8), (5, 2), (7, 1)] {
+            for count in [0, 1, 63, 64, 1000, 4099] {
+                let chunks: Vec<Range<usize>> = (0..size).map(|of| chunk(count, size, width, of)).collect();
+                assert!(
+                    chunks.iter().all(|chunk| (chunk.start * width) % ALIGNMENT == 0 || chunk.is_empty())
+                );
+                assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start));
+                assert_eq!((chunks[0].start, chunks[size - 1].end), (0, count));
             }
         }
     }

@@ -39,6 +39,14 @@ impl TensorSpec {
     }
 }
 
+/// The position of a tensor in a shared block: the block's number, and the tensor's first byte in it, a multiple of the
+/// alignment of buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BlockPosition {
+    pub(super) block: u64,
+    pub(super) start: u64,
+}
+
 /// One message between two processes. Frames up to [`Frame::Failed`] go from the sender of tensors to the receiver,
 /// frames from [`Frame::Request`] to [`Frame::Ran`] from the receiver to the sender, and [`Frame::ShuttingDown`] in
 /// either direction. [`Frame::Elements`] and [`Frame::Dead`] also go back to the sender, for
@@ -53,7 +61,7 @@ pub(super) enum Frame {
     Dead(ValueId),
     /// A tensor whose elements are in a shared block of the sender, which does not change them until it
     /// receives [`Frame::Returned`] with the same `loan`.
-    Shared { value_id: ValueId, spec: TensorSpec, block: u64, loan: u64 },
+    Shared { value_id: ValueId, spec: TensorSpec, at: BlockPosition, loan: u64 },
     /// A value that is stored under `number` in the hand-off table of a link within one process.
     HandOff { value_id: ValueId, number: u64 },
     /// A shared block of the sender that later [`Frame::Shared`] frames refer to; the block's descriptor
@@ -177,8 +185,9 @@ impl Frame {
             Frame::Dead(value_id) => put_value_frame(DEAD, value_id, out),
             Frame::Offer(value_id) => put_value_frame(OFFER, value_id, out),
             Frame::Request(value_id) => put_value_frame(REQUEST, value_id, out),
-            Frame::Shared { value_id, spec, block, loan } => {
-                out.put_u64_le(*block);
+            Frame::Shared { value_id, spec, at, loan } => {
+                out.put_u64_le(at.block);
+                out.put_u64_le(at.start);
                 out.put_u64_le(*loan);
                 put_spec(spec, out);
                 put_value_id(value_id, out);
@@ -248,9 +257,10 @@ impl Frame {
             OFFER => Frame::Offer(head.value_id()?),
             REQUEST => Frame::Request(head.value_id()?),
             SHARED => {
-                let (block, loan) = (head.number()?, head.number()?);
+                let at = BlockPosition { block: head.number()?, start: head.number()? };
+                let loan = head.number()?;
                 let spec = head.spec()?;
-                Frame::Shared { value_id: head.value_id()?, spec, block, loan }
+                Frame::Shared { value_id: head.value_id()?, spec, at, loan }
             }
             HAND_OFF => {
                 let number = head.number()?;
@@ -402,7 +412,12 @@ mod tests {
             Frame::Elements(name(), form(&[0, 3, 1 << 40])?),
             Frame::Message(name()),
             Frame::Dead(name()),
-            Frame::Shared { value_id: name(), spec: form(&[7])?, block: 3, loan: u64::MAX },
+            Frame::Shared {
+                value_id: name(),
+                spec: form(&[7])?,
+                at: BlockPosition { block: 3, start: 128 },
+                loan: u64::MAX,
+            },
             Frame::HandOff { value_id: name(), number: 8 },
             Frame::Block { block: 1, len: 1 << 40, kind: MemoryKind::Host },
             Frame::Block { block: 2, len: 1 << 21, kind: MemoryKind::Device },

@@ -13,7 +13,7 @@ pub(crate) const INVITATION_REQUEST_KEY: &str = "anabranch-meet";
 pub(crate) const INVITATION_KEY: &str = "anabranch-invitation";
 
 /// The version of the protocol of links, which must be equal at both ends.
-const VERSION: &str = "5";
+const VERSION: &str = "6";
 
 /// An invitation to open a link: the addresses at which a process accepts links, and the token that it
 /// requires.

@@ -154,9 +154,9 @@ impl Inbound {
                 }
             }
             (Frame::Dead(value_id), _) => self.deliver(worker, value_id, Sent::dead()),
-            (Frame::Shared { value_id, spec, block, loan }, _) => {
+            (Frame::Shared { value_id, spec, at, loan }, _) => {
                 let guard = BorrowGuard { lender: self.clone(), loan, key: value_id.key.clone() };
-                let value = blocks.get(block)?.tensor(spec, Box::new(guard))?;
+                let value = blocks.get(at.block)?.tensor(spec, at.start, Box::new(guard))?;
                 self.deliver(worker, value_id, Sent { value, is_dead: false });
             }
             (Frame::QueryAccess { block, pair }, _) => {

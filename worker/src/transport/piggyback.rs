@@ -61,6 +61,7 @@ mod tests {
     use crate::config::WorkerConfig;
     use crate::transport::PushReason;
     use crate::transport::content::Content;
+    use crate::transport::frame::BlockPosition;
     use crate::transport::frame::{Frame, TensorSpec, ValueId};
     use crate::transport::handshake::Caller;
     use crate::transport::inbound::Inbound;
@@ -207,7 +208,12 @@ mod tests {
     async fn frames_that_only_senders_send_end_the_connection() -> Test {
         let name = || ValueId { step_id: 1, key: "the key".into() };
         let form = || TensorSpec { dtype: DType::Float, shape: Shape::new(&[3]).unwrap_or_default() };
-        let lent = Frame::Shared { value_id: name(), spec: form(), block: 1, loan: 1 };
+        let lent = Frame::Shared {
+            value_id: name(),
+            spec: form(),
+            at: BlockPosition { block: 1, start: 0 },
+            loan: 1,
+        };
         let large = TensorSpec { dtype: DType::UInt8, shape: Shape::new(&[MAX_VALUE + 1])? };
         let cases = [
             (Frame::Elements(name(), form()), 11),

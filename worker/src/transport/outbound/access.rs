@@ -31,8 +31,8 @@ impl Outbound {
             }
             inaccessible(&format!(": {error}"))
         })?;
-        let block = shared_block.ok_or_else(|| inaccessible(""))?;
-        self.push_shared(value_id, spec, (block, loan), reason)
+        let at = shared_block.ok_or_else(|| inaccessible(""))?;
+        self.push_shared(value_id, spec, (at, loan), reason)
     }
 
     /// Returns whether the receiving device can access the memory of `device`, the sender. If this is
@@ -67,7 +67,7 @@ impl Outbound {
             self.share_block(&BufferBorrow::Device(tensor.memory.clone())).ok().flatten()
         };
         let shared = match shared {
-            Ok(Value::Device(tensor)) => share(&tensor).map(|block| (block, tensor)),
+            Ok(Value::Device(tensor)) => share(&tensor).map(|at| (at.block, tensor)),
             _ => None,
         };
         let Some((block, tensor)) = shared else { return self.peer_access.postpone(pair) };

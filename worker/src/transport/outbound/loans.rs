@@ -14,15 +14,15 @@ pub(super) enum BufferBorrow {
 }
 
 impl BufferBorrow {
-    /// Returns the shared block at whose beginning the tensor is; `None` if other processes cannot map the
-    /// tensor's memory.
-    pub(super) fn block(&self) -> Option<&dyn SharedBlock> {
+    /// Returns the shared block that contains the tensor, and the position of the tensor in it; `None` if other processes
+    /// cannot map the tensor's memory.
+    pub(super) fn block(&self) -> Option<(&dyn SharedBlock, usize)> {
         match self {
             BufferBorrow::Host(buffer) => {
-                let memory = buffer.region().and_then(SharedMemory::of)?;
-                Some(memory)
+                let (memory, start) = buffer.region().and_then(SharedMemory::of)?;
+                Some((memory, start))
             }
-            BufferBorrow::Device(memory) => memory.shared_block(),
+            BufferBorrow::Device(memory) => Some((memory.shared_block()?, 0)),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::loans::BufferBorrow;
 use super::{Locality, Outbound, PushReason, unsendable};
 use crate::transport::budget::Budget;
-use crate::transport::frame::{Frame, TensorSpec, ValueId};
+use crate::transport::frame::{BlockPosition, Frame, TensorSpec, ValueId};
 use device::Error;
 use device::shared_block::{FreeListener, MemoryKind};
 use graph::Code;
@@ -47,17 +47,20 @@ impl SharedState {
 
 impl Outbound {
     /// Sends the peer the descriptor of the block that contains the memory, unless the peer already has the descriptor.
-    /// Returns the block's number; `None` if the memory cannot be shared with the peer.
+    /// Returns the memory's position in the block; `None` if the memory cannot be shared with the peer.
     ///
     /// # Errors
     /// `ResourceExhausted` if no descriptor can be created.
-    pub(super) fn share_block(&self, loan: &BufferBorrow) -> device::Result<Option<u64>> {
-        let (Locality::SameHost, Some(block)) = (&self.locality, loan.block()) else { return Ok(None) };
+    pub(super) fn share_block(&self, loan: &BufferBorrow) -> device::Result<Option<BlockPosition>> {
+        let (Locality::SameHost, Some((block, start))) = (&self.locality, loan.block()) else {
+            return Ok(None);
+        };
         let id = block.sharing().id();
+        let position = BlockPosition { block: id, start: start as u64 };
         {
             let blocks = &self.state.lock().shared.blocks;
             if blocks.contains(&id) {
-                return Ok(Some(id));
+                return Ok(Some(position));
             } else if block.memory_kind() == MemoryKind::Host && blocks.len() >= MAX_HOST_BLOCKS {
                 return Ok(None);
             }
@@ -73,7 +76,7 @@ impl Outbound {
             state.shared.blocks.insert(id);
             block.sharing().tell(self.own.clone());
         }
-        Ok(Some(id))
+        Ok(Some(position))
     }
 
     /// Sends a tensor as a reference to memory in a block whose descriptor the peer has. Returns false if the peer
@@ -82,7 +85,7 @@ impl Outbound {
         &self,
         value_id: ValueId,
         spec: TensorSpec,
-        (block, memory): (u64, BufferBorrow),
+        (at, memory): (BlockPosition, BufferBorrow),
         reason: PushReason,
     ) -> device::Result<bool> {
         let mut state = self.state.lock();
@@ -91,7 +94,7 @@ impl Outbound {
         }
         let loan = state.shared.next_loan;
         state.shared.next_loan += 1;
-        self.post(&Frame::Shared { value_id, spec, block, loan }, None)?;
+        self.post(&Frame::Shared { value_id, spec, at, loan }, None)?;
         state.shared.loans.insert(loan, memory);
         Ok(true)
     }
@@ -104,7 +107,7 @@ impl Outbound {
         }
         let loans = std::mem::take(&mut self.state.lock().shared.loans);
         for loan in loans.into_values() {
-            if let Some(block) = loan.block() {
+            if let Some((block, _)) = loan.block() {
                 block.sharing().set_read_only();
             }
         }
