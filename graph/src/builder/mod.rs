@@ -8,6 +8,7 @@ mod call;
 mod cast;
 mod check;
 mod checkpoint;
+mod collective;
 mod compare;
 mod complex;
 mod concat;
@@ -46,6 +47,7 @@ mod unique;
 mod variable;
 
 pub use call::{Argument, Call};
+pub use collective::{Collective, CollectiveGroup, CollectiveReduction};
 pub use control_flow::WhileOptions;
 pub use slice::SliceIndex;
 
