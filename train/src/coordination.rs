@@ -1,5 +1,6 @@
-//! The coordination between replicas: independent workers, synchronous steps, or bounded staleness.
+//! The coordination between replicas: independent workers, synchronous steps, bounded staleness, or all-reduce.
 
+use crate::all_reduce::AllReduceReplica;
 use crate::gradient::Gradient;
 use crate::staleness::BoundedStaleness;
 use crate::strategy::SyncMode;
@@ -16,6 +17,8 @@ pub enum Coordination {
     Free,
     Sync(Box<SyncReplicas>),
     BoundedStaleness(BoundedStaleness),
+    /// Workers that hold all variables and combine their gradients in each step.
+    AllReduce(AllReduceReplica),
 }
 
 impl Coordination {
@@ -62,6 +65,11 @@ impl Coordination {
     /// Returns whether the replicas are synchronous, so that between two updates all variables have the values of one
     /// global step.
     pub fn is_synchronous(&self) -> bool {
-        matches!(self, Coordination::Sync(_))
+        matches!(self, Coordination::Sync(_) | Coordination::AllReduce(_))
+    }
+
+    /// Returns whether each replica has all variables, rather than sharing them with the other replicas.
+    pub(crate) fn replicates_variables(&self) -> bool {
+        matches!(self, Coordination::AllReduce(_))
     }
 }

@@ -29,6 +29,20 @@ pub enum Error {
     )]
     TooFarAhead { worker: usize, ahead: i64, slowest: usize, allowed: i64, waited: Duration },
 
+    /// The other workers of an all-reduce job have not come in time.
+    #[error(
+        "worker {worker} has waited {waited:?} for the other workers, {workers} with it, to {what}: {cause}"
+    )]
+    WorkersMissing { worker: usize, workers: usize, what: &'static str, waited: Duration, cause: Box<Error> },
+
+    /// The workers of an all-reduce job meet anew, in later sessions than this replica's.
+    #[error("the other workers have opened new sessions: {cause}")]
+    MeetingOver { cause: Box<Error> },
+
+    /// A step of an all-reduce job has found no batch on any worker.
+    #[error("the inputs of all {workers} workers have ended")]
+    InputsEnded { workers: usize },
+
     /// The loss after a step is infinite or not a number.
     #[error("the loss is {loss} after step {step}")]
     NotANumber { step: i64, loss: f64 },
@@ -83,10 +97,15 @@ impl Error {
             Error::NotReady { .. }
             | Error::Stalled { .. }
             | Error::TooFarAhead { .. }
+            | Error::WorkersMissing { .. }
             | Error::ThreadsStillRunning { .. } => Code::DeadlineExceeded,
             Error::VariablesLost { .. } => Code::DataLoss,
             Error::NotANumber { .. } => Code::InvalidArgument,
-            Error::Elected { .. } | Error::Deposed { .. } | Error::StepsLost { .. } => Code::Aborted,
+            Error::InputsEnded { .. } => Code::OutOfRange,
+            Error::Elected { .. }
+            | Error::Deposed { .. }
+            | Error::StepsLost { .. }
+            | Error::MeetingOver { .. } => Code::Aborted,
             Error::Panicked { .. } => Code::Internal,
             Error::RetriesExhausted { cause, .. } => cause.code(),
             Error::Client(error) => error.code(),

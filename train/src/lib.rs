@@ -2,6 +2,7 @@
 //! sessions that train, save checkpoints, and recover when a task dies.
 #![forbid(unsafe_code)]
 
+mod all_reduce;
 mod clip;
 mod coordination;
 mod election;
@@ -24,6 +25,7 @@ mod sync;
 mod training;
 mod variables;
 
+pub use all_reduce::{AllReduceReplica, Average, Uneven, Wire};
 pub use clip::{Clip, global_norm};
 pub use coordination::Coordination;
 #[cfg(feature = "etcd")]

@@ -1,11 +1,12 @@
 //! Strategies: the distribution of one model function over one device, over towers in one graph, or over workers with
-//! parameter servers.
+//! or without parameter servers.
 
+use crate::all_reduce::{AllReduceJob, Average, OptionalBatch, Uneven, Wire};
 use crate::clip::Clip;
 use crate::moving_average::MovingAverage;
 use crate::optimizer::Optimizer;
 use crate::placement::VariablePlacement;
-use crate::training::{self, Training};
+use crate::training::{self, Towers, Training};
 use crate::variables::Variables;
 use graph::{DeviceSpec, Error, Output, Result, Scope};
 use placer::{ReplicaDeviceSetter, replica_device_setter};
@@ -22,6 +23,10 @@ pub enum Strategy {
     /// Between-graph replication: each worker runs this graph in its own session. The workers share the
     /// variables, which are on the parameter servers, by name.
     ParameterServer { ps_tasks: u32, worker: u32, placement: VariablePlacement, sync: SyncMode },
+    /// Between-graph replication without parameter servers: each worker runs this graph in its own session, holds all
+    /// variables on its task `/job:worker/task:<worker>`, and updates them with the combined gradients of all `workers`
+    /// workers, which have the same bits everywhere. The loss of a step is that of the worker's own share.
+    AllReduce { worker: u32, workers: u32, average: Average, wire: Wire, uneven: Uneven },
 }
 
 /// The method that averages the gradients of towers.
@@ -81,6 +86,10 @@ impl Strategy {
         match self {
             Strategy::Local => (scope.clone(), scope.clone()),
             Strategy::Towers { variables, .. } => (scope.clone(), scope.device(variables)),
+            Strategy::AllReduce { worker, .. } => {
+                let on_worker = scope.device(&format!("/job:worker/task:{worker}"));
+                (on_worker.clone(), on_worker)
+            }
             Strategy::ParameterServer { ps_tasks, worker, placement, .. } => {
                 let worker_device =
                     DeviceSpec { job: Some("worker".into()), task: Some(*worker), ..DeviceSpec::default() };
@@ -110,6 +119,17 @@ impl Strategy {
         match self {
             Strategy::Local | Strategy::Towers { .. } => (0, SyncMode::Async),
             Strategy::ParameterServer { worker, sync, .. } => (*worker, *sync),
+            Strategy::AllReduce { worker, .. } => (*worker, SyncMode::Async),
+        }
+    }
+
+    /// Returns this worker's place in an all-reduce job; `None` for other strategies.
+    pub(crate) fn all_reduce(&self) -> Option<AllReduceJob> {
+        match *self {
+            Strategy::AllReduce { worker, workers, average, wire, uneven } => {
+                Some(AllReduceJob { worker, workers, average, wire, uneven })
+            }
+            _ => None,
         }
     }
 
@@ -117,7 +137,8 @@ impl Strategy {
     /// (this replica's share of them), with variables that it gets by name.
     ///
     /// # Errors
-    /// The first error of any node, a variable without a gradient, or a strategy without devices or replicas.
+    /// The first error of any node, a variable without a gradient, a strategy without devices or replicas, a worker that
+    /// is none of the strategy's, or a batch that does not suit [`Uneven::Join`].
     pub fn minimize(
         &self,
         scope: &Scope,
@@ -147,14 +168,21 @@ impl Strategy {
     pub(crate) fn averaging(&self) -> Averaging {
         match self {
             Strategy::Towers { averaging, .. } => *averaging,
-            Strategy::Local | Strategy::ParameterServer { .. } => Averaging::default(),
+            _ => Averaging::default(),
         }
     }
 
     /// Returns the scope of each tower and its share of the inputs; one tower for strategies without towers.
-    fn towers(&self, scope: &Scope, inputs: &[Output]) -> Result<Vec<(Scope, Vec<Output>)>> {
+    fn towers(&self, scope: &Scope, inputs: &[Output]) -> Result<Towers> {
+        if let Some(job) = self.all_reduce() {
+            job.check()?;
+            if job.joins() {
+                let OptionalBatch { has_batch, components } = OptionalBatch::new(scope, inputs)?;
+                return Ok(Towers { copies: vec![(scope.clone(), components)], has_batch: Some(has_batch) });
+            }
+        }
         let Strategy::Towers { devices, averaging, .. } = self else {
-            return Ok(vec![(scope.clone(), inputs.to_vec())]);
+            return Ok(Towers { copies: vec![(scope.clone(), inputs.to_vec())], has_batch: None });
         };
         if devices.is_empty() {
             return Err(Error::invalid("Strategy::Towers has no devices"));
@@ -168,7 +196,7 @@ impl Strategy {
             let share = shares.iter().filter_map(|s| s.get(i).copied()).collect();
             (scope.name_scope(&format!("tower_{i}")).device(&devices[i]), share)
         };
-        Ok((0..count).map(tower).collect())
+        Ok(Towers { copies: (0..count).map(tower).collect(), has_batch: None })
     }
 }
 

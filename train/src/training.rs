@@ -17,7 +17,8 @@ pub struct Training {
     /// One training step of this replica. A synchronous step ends when the chief has updated the variables,
     /// which happens only while a [`MonitoredSession`](crate::MonitoredSession) of the chief runs.
     pub train: NodeId,
-    /// The loss of the step, the mean over the towers.
+    /// The loss of the step, the mean over the towers. Workers that share no graph have losses of their own; a worker
+    /// without a batch, under [`Uneven::Join`](crate::Uneven::Join), has the loss 0.
     pub loss: Output,
     /// The number of steps done by all replicas together, `int64`.
     pub global_step: Output,
@@ -70,18 +71,28 @@ impl UpdateRule<'_> {
     }
 }
 
-/// Builds the training step of a strategy. `towers` holds the scope and the inputs of each tower.
+/// The copies of the model in a graph.
+#[derive(Debug)]
+pub(crate) struct Towers {
+    /// The scope and the inputs of each copy.
+    pub(crate) copies: Vec<(Scope, Vec<Output>)>,
+    /// False in steps for which this replica has no batch: a scalar `bool`; `None` if a step always has a batch.
+    pub(crate) has_batch: Option<Output>,
+}
+
+/// Builds the training step of a strategy, whose model has the copies `towers`.
 pub(crate) fn build(
     strategy: &Strategy,
     scope: &Scope,
     variables: &Variables,
     rule: &UpdateRule<'_>,
-    towers: &[(Scope, Vec<Output>)],
+    towers: &Towers,
     loss: impl Fn(&Scope, &Variables, &[Output]) -> Output,
 ) -> Result<Training> {
-    let mut losses = Vec::with_capacity(towers.len());
-    let mut tower_gradients = Vec::with_capacity(towers.len());
-    for (tower, share) in towers {
+    let Towers { copies, has_batch } = towers;
+    let mut losses = Vec::with_capacity(copies.len());
+    let mut tower_gradients = Vec::with_capacity(copies.len());
+    for (tower, share) in copies {
         let loss = loss(tower, variables, share);
         let gradients = gradient::of_loss(tower, variables, loss)?;
         tower_gradients.push(match rule.options.clip {
@@ -90,16 +101,25 @@ pub(crate) fn build(
         });
         losses.push(loss);
     }
-    let scopes: Vec<Scope> = towers.iter().map(|(tower, _)| tower.clone()).collect();
+    let scopes: Vec<Scope> = copies.iter().map(|(tower, _)| tower.clone()).collect();
     let gradients = gradient::mean_over_towers(scope, &scopes, &tower_gradients, strategy.averaging());
-    let (worker, sync) = strategy.worker_and_sync();
-    let (train, coordination) = Coordination::build(scope, variables, rule, &gradients, worker, sync)?;
+    let (train, coordination) = match strategy.all_reduce() {
+        Some(job) => {
+            let (train, replica) = job.build(scope, variables, rule, &gradients, *has_batch)?;
+            (train, Coordination::AllReduce(replica))
+        }
+        None => {
+            let (worker, sync) = strategy.worker_and_sync();
+            Coordination::build(scope, variables, rule, &gradients, worker, sync)?
+        }
+    };
     let step = variables.global_step();
     let done = scope.colocate_with(step.handle.node).control(&[train]);
+    let loss = mean_of(scope, &losses);
     let training = Training {
         initialize: variables.initializer(),
         train,
-        loss: mean_of(scope, &losses),
+        loss: has_batch.map_or(loss, |has_batch| scope.select(has_batch, loss, scope.zeros_like(loss))),
         global_step: step.value,
         step_done: done.read_variable(step.handle, DType::Int64),
         coordination,

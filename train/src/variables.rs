@@ -82,6 +82,8 @@ struct VariableRegistry {
     variables: Vec<Variable>,
     partitioned: Vec<PartitionedVariable>,
     lookups: Vec<Lookup>,
+    /// The number of instance keys of collectives that are in use.
+    instances: i32,
 }
 
 impl Variables {
@@ -181,6 +183,14 @@ impl Variables {
     /// Returns all recorded embedding lookups.
     pub(crate) fn lookups(&self) -> Vec<Lookup> {
         self.registry.borrow().lookups.clone()
+    }
+
+    /// Reserves `count` instance keys of collectives, and returns the first. Keys count from 1.
+    pub(crate) fn take_instances(&self, count: i32) -> i32 {
+        let mut registry = self.registry.borrow_mut();
+        let first = registry.instances + 1;
+        registry.instances += count;
+        first
     }
 
     /// Returns the variable `name`, if it exists.

@@ -62,6 +62,8 @@ pub struct HookContext<'a> {
     /// True if this replica is the chief in this session.
     pub is_chief: bool,
     pub(super) global_step: Output,
+    /// True if each replica of the job has all variables.
+    pub(super) replicates_variables: bool,
     pub(super) lock: &'a UpdateLock,
 }
 
@@ -69,6 +71,12 @@ impl HookContext<'_> {
     /// Reads the global step: the number of steps that all replicas of the job have done together.
     pub fn global_step(&self) -> Result<i64> {
         Ok(self.session.run(&[], &[self.global_step], &[])?[0].item()?)
+    }
+
+    /// Returns whether hooks of this replica save variables: false for a replica other than the chief that has copies of
+    /// the chief's variables.
+    pub fn saves_variables(&self) -> bool {
+        self.is_chief || !self.replicates_variables
     }
 
     /// Runs `act` while the chief's thread in this process makes no update, so that on the chief `act` reads all

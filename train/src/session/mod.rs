@@ -159,6 +159,7 @@ impl MonitoredSession {
             if self.job.coordinator.should_stop() {
                 return self.job.coordinator.failure().map_or(Ok(None), Err);
             }
+            let started = Instant::now();
             let done = match self.job.coordinator.reached_last_step() {
                 Some(_) => self.finish_job().map(|()| None),
                 None => self.run_once(feeds, fetches, targets).map(Some),
@@ -176,7 +177,7 @@ impl MonitoredSession {
                 self.recover(error)?;
             } else {
                 self.job.coordinator.fail(error.clone());
-                return Err(self.explain_timeout(error));
+                return Err(self.explain_timeout(error, started));
             }
         }
     }
@@ -379,9 +380,9 @@ impl MonitoredSession {
         Ok(())
     }
 
-    /// Returns the error `Stalled`, with the workers that the step waited for, in place of the timeout of a synchronous
-    /// step; returns other errors unchanged.
-    fn explain_timeout(&self, error: Error) -> Error {
+    /// Returns the error `Stalled` or `WorkersMissing`, with the workers that the step waited for, in place of the timeout
+    /// of a synchronous step that has `started`; returns other errors unchanged.
+    fn explain_timeout(&self, error: Error, started: Instant) -> Error {
         match &self.job.training.coordination {
             // Only an error of the client is explained: errors of this crate already name the cause of the timeout.
             crate::Coordination::Sync(sync)
@@ -389,6 +390,11 @@ impl MonitoredSession {
             {
                 let stalled = sync.stalled(&self.session, self.job.config.step_deadline);
                 stalled.ok().flatten().unwrap_or(error)
+            }
+            crate::Coordination::AllReduce(replica)
+                if matches!(error, Error::Client(_)) && error.code() == Code::DeadlineExceeded =>
+            {
+                replica.missing("send their gradients", started.elapsed(), error)
             }
             _ => error,
         }

@@ -4,6 +4,7 @@
 use super::candidacy::Candidacy;
 use super::replica_hooks::ReplicaHooks;
 use super::{Coordinator, HookContext, Master, MonitoredConfig};
+use crate::all_reduce::AllReduceReplica;
 use crate::coordination::Coordination;
 use crate::error::{Error, Result};
 use crate::readiness::{missing, wait_until_none};
@@ -12,7 +13,7 @@ use crate::sync::UpdateLock;
 use crate::training::Training;
 use client::Session;
 use graph::{Code, Graph, Tensor};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -104,6 +105,7 @@ impl Job {
             graph: &self.graph,
             is_chief: self.candidacy.is_chief(),
             global_step: self.training.global_step,
+            replicates_variables: self.training.coordination.replicates_variables(),
             lock: &self.lock,
         }
     }
@@ -111,6 +113,9 @@ impl Job {
     /// Waits until the variables have values and this replica has joined the synchronous or bounded-staleness job; the
     /// chief initialises or restores them.
     fn until_ready(&self, session: &Session, is_chief: bool, was_ready: bool) -> Result<()> {
+        if let Coordination::AllReduce(replica) = &self.training.coordination {
+            return self.meet(session, replica, is_chief, was_ready);
+        }
         if is_chief {
             self.make_ready(session, was_ready)?;
             return self.join(session);
@@ -128,10 +133,52 @@ impl Job {
         })
     }
 
+    /// Gives this replica of an all-reduce job the variables of the most advanced one. The chief first restores or
+    /// initialises its own if it lacks any.
+    ///
+    /// # Errors
+    /// `VariablesLost` if no replica has variables, and the chief cannot restore them.
+    fn meet(
+        &self,
+        session: &Session,
+        replica: &AllReduceReplica,
+        is_chief: bool,
+        was_ready: bool,
+    ) -> Result<()> {
+        let mut lacking = missing(session, &self.training.probes)?;
+        if is_chief && !lacking.is_empty() {
+            match self.newest_checkpoint()? {
+                Some((saver, prefix)) => saver.restore(session, &prefix)?,
+                None if self.can_initialize(session, &lacking, was_ready)? => {
+                    session.run(&[], &[], &[self.training.initialize])?;
+                }
+                None => {}
+            }
+            lacking = missing(session, &self.training.probes)?;
+        }
+        let step = if lacking.is_empty() { Some(self.global_step(session)?) } else { None };
+        let has_values = replica.meet(session, step, self.config.ready_deadline)?;
+        if has_values { Ok(()) } else { Err(self.lost(lacking)) }
+    }
+
+    /// Returns the global step, which has a value.
+    fn global_step(&self, session: &Session) -> Result<i64> {
+        let step = session.run(&[], &[self.training.global_step], &[])?;
+        Ok(step.first().map_or(Ok(0), Tensor::item::<i64>)?)
+    }
+
+    /// Returns the path prefix of the newest checkpoint with the saver that restores it, if there is one.
+    fn newest_checkpoint(&self) -> Result<Option<(&Saver, PathBuf)>> {
+        match (&self.saver, self.config.checkpoint_folder.as_deref()) {
+            (Some(saver), Some(folder)) => Ok(latest_checkpoint(folder)?.map(|prefix| (&**saver, prefix))),
+            _ => Ok(None),
+        }
+    }
+
     /// Makes this replica join the job if the job is synchronous or has bounded staleness.
     fn join(&self, session: &Session) -> Result<()> {
         match &self.training.coordination {
-            Coordination::Free => Ok(()),
+            Coordination::Free | Coordination::AllReduce(_) => Ok(()),
             Coordination::Sync(sync) => sync.join(session),
             Coordination::BoundedStaleness(bounded) => bounded.join(session),
         }
@@ -154,12 +201,7 @@ impl Job {
             Coordination::Sync(sync) => sync.shut(session)?,
             _ => Vec::new(),
         };
-        let folder = self.config.checkpoint_folder.as_deref();
-        let newest = match (&self.saver, folder) {
-            (Some(saver), Some(folder)) => latest_checkpoint(folder)?.map(|prefix| (saver, prefix)),
-            _ => None,
-        };
-        match newest {
+        match self.newest_checkpoint()? {
             // Variables that still have values keep the updates made since the newest checkpoint.
             Some((saver, prefix)) if !coordination.is_synchronous() && missing.len() < probes.len() => {
                 saver.restore_lost(session, &prefix, &missing)?;
@@ -178,7 +220,7 @@ impl Job {
             return Err(self.lost(missing));
         }
         match coordination {
-            Coordination::Free => Ok(()),
+            Coordination::Free | Coordination::AllReduce(_) => Ok(()),
             Coordination::Sync(sync) => sync.open(session, &gone),
             Coordination::BoundedStaleness(bounded) if !bounded.is_open(session)? => {
                 session.run(&[], &[], &[bounded.initialize])?;
@@ -207,14 +249,13 @@ impl Job {
         if missing.iter().any(|name| name == "global_step") {
             return Ok(false);
         }
-        let step = session.run(&[], &[self.training.global_step], &[])?;
-        Ok(step.first().map(Tensor::item::<i64>).transpose()? == Some(0))
+        Ok(self.global_step(session)? == 0)
     }
 
     /// Returns whether the state that coordinates the replicas has been initialised.
     fn is_open(&self, session: &Session) -> Result<bool> {
         match &self.training.coordination {
-            Coordination::Free => Ok(true),
+            Coordination::Free | Coordination::AllReduce(_) => Ok(true),
             Coordination::Sync(_) if self.config.foreign_chief => Ok(true),
             Coordination::Sync(sync) => sync.is_open(session),
             Coordination::BoundedStaleness(bounded) => bounded.is_open(session),

@@ -135,6 +135,9 @@ impl Hook for ReplicaHook {
     fn before_run(&mut self, context: &HookContext<'_>) -> Result<RunArgs> {
         match &self.coordination {
             Coordination::Free => Ok(RunArgs::default()),
+            Coordination::AllReduce(replica) => {
+                Ok(RunArgs { fetches: replica.fetches(), ..RunArgs::default() })
+            }
             Coordination::Sync(sync) => {
                 let targets = if self.foreign_chief { Vec::new() } else { vec![sync.worker_nodes.report] };
                 let fetches = vec![sync.worker_nodes.local_step, sync.worker_nodes.is_stale];
@@ -155,7 +158,10 @@ impl Hook for ReplicaHook {
         {
             *self.report.lock().dropped.entry((sync.worker, step.item()?)).or_default() += 1;
         }
-        Ok(())
+        match &self.coordination {
+            Coordination::AllReduce(replica) => replica.check(run.values),
+            _ => Ok(()),
+        }
     }
 
     fn before_recovery(&mut self, context: &HookContext<'_>) {

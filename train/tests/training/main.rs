@@ -1,5 +1,6 @@
 //! Tests of training, with sessions in this process.
 
+mod all_reduce;
 mod elections;
 mod initializers;
 mod interrupted;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 /// Saves a checkpoint at the start, periodically, and at the end, as `<folder>/model.ckpt-<step>`. In a synchronous job
-/// all variables of a checkpoint have the values of one global step.
+/// all variables of a checkpoint have the values of one global step. In an all-reduce job only the chief saves.
 #[derive(Debug)]
 pub struct CheckpointSaver {
     saver: Arc<Saver>,
@@ -74,6 +74,9 @@ impl CheckpointSaver {
 
     /// Saves a last checkpoint, unless the current step has been saved.
     fn save_last(&mut self, context: &HookContext<'_>) -> Result<()> {
+        if !context.saves_variables() {
+            return Ok(());
+        }
         self.collect_written(true)?;
         let step = context.session.run(&[], &[self.global_step], &[])?;
         if step.first().map(Tensor::item::<i64>).transpose()? == self.timer.last_step() {
@@ -101,6 +104,9 @@ impl CheckpointSaver {
 
 impl Hook for CheckpointSaver {
     fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
+        if !context.saves_variables() {
+            return Ok(());
+        }
         let step = context.session.run(&[], &[self.global_step], &[])?;
         let step = step.first().map(Tensor::item::<i64>).transpose()?.unwrap_or_default();
         // The checkpoint from which the variables were just restored need not be saved again.
@@ -113,7 +119,7 @@ impl Hook for CheckpointSaver {
     }
 
     fn after_run(&mut self, context: &HookContext<'_>, run: &RunValues<'_>) -> Result<()> {
-        let is_due = run.global_step.is_some_and(|step| self.timer.is_due(step));
+        let is_due = context.saves_variables() && run.global_step.is_some_and(|step| self.timer.is_due(step));
         if self.collect_written(false)? && is_due { self.save(context, self.is_asynchronous) } else { Ok(()) }
     }
 

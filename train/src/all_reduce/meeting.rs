@@ -1,0 +1,180 @@
+//! The meeting of all workers when they have opened their sessions: they compare their global steps, and the most
+//! advanced worker, of several the one with the lowest index, sends its variables to the others. No file is needed.
+//!
+//! A meeting is one step of each worker. The workers gather their positions; the sender is known only then, so each
+//! worker has the nodes of both roles in the branches of a condition, and the sender's index is part of the instance
+//! keys. The values are assigned once all have arrived. Meetings have a graph key of their own, so that the ids of their
+//! steps are never those of a training step in progress.
+
+use super::{AllReduceJob, carrier, with_type};
+use crate::error::{Error, Result};
+use crate::variables::{Variable, Variables};
+use client::Session;
+use graph::builder::{Collective, CollectiveGroup};
+use graph::{Code, DType, NodeId, Output, PartialShape, Scope, Tensor};
+use proto::pb;
+use std::time::{Duration, Instant};
+
+/// The position of a worker whose variables have no values.
+const NOWHERE: i64 = -1;
+/// The time for which a try of a meeting waits for workers. A worker that has opened its session before the others have
+/// closed theirs waits for them under an old step id, so the wait is short, and tries are repeated.
+const PATIENCE: f32 = 5.0;
+/// The graph key of meetings: that of a graph whose instance keys are inputs is another number.
+const GRAPH_KEY: i64 = 1;
+
+/// The nodes of a meeting.
+#[derive(Clone, Debug)]
+pub(super) struct Meeting {
+    /// This worker's global step, or [`NOWHERE`]: an `int64` scalar to be fed.
+    position: Output,
+    /// The positions of all workers, an `int64` vector.
+    positions: Output,
+    /// The node that ends when this worker's variables have the values of the most advanced worker.
+    done: NodeId,
+}
+
+/// The transfer of all variables from one worker to the others.
+struct Transfer<'a> {
+    variables: &'a [Variable],
+    group: CollectiveGroup,
+    /// The instance key of the first variable's transfer from worker 0.
+    first: i32,
+    workers: u32,
+    /// The index of the sender, a scalar `int32`.
+    sender: Output,
+    is_sender: Output,
+}
+
+impl Meeting {
+    /// Adds the nodes of a meeting, which transfers all variables that exist now.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a variable of a type that cannot be sent.
+    pub(super) fn build(
+        job: AllReduceJob,
+        host: &Scope,
+        variables: &Variables,
+        group: CollectiveGroup,
+    ) -> graph::Result<Meeting> {
+        let scope = host.name_scope("meeting");
+        let all = variables.all();
+        all.iter().try_for_each(check)?;
+        let instance = scope.constant(variables.take_instances(1));
+        let gather = Collective { timeout_seconds: PATIENCE, ..group.instance(instance) };
+        let position = scope.placeholder("position", DType::Int64, PartialShape::scalar());
+        let positions = scope.all_gather(scope.reshape(position, &[1]), gather);
+        let sender = scope.cast(scope.argmax(positions, 0), DType::Int32);
+        let most = scope.reduce_max(positions, &[0], false);
+        let transfer = Transfer {
+            group,
+            first: variables.take_instances(all.len() as i32 * job.workers as i32),
+            workers: job.workers,
+            sender,
+            is_sender: scope.equal(sender, scope.constant(job.worker as i32)),
+            variables: &all,
+        };
+        let has_sender = scope.greater(most, scope.constant(NOWHERE));
+        let done = scope.cond(
+            has_sender,
+            |branch| vec![transfer.add(branch)],
+            |branch| vec![branch.constant(false)],
+        );
+        let done = scope.group(&done.iter().map(|output| output.node).collect::<Vec<_>>());
+        Ok(Meeting { position, positions, done })
+    }
+
+    /// Runs the meeting; see [`AllReduceReplica::meet`](super::AllReduceReplica::meet). `missing` makes the error of the
+    /// deadline from the time waited and the failure of the last try.
+    pub(super) fn run(
+        &self,
+        session: &Session,
+        step: Option<i64>,
+        deadline: Duration,
+        missing: impl Fn(Duration, Error) -> Error,
+    ) -> Result<bool> {
+        let started = Instant::now();
+        loop {
+            let left = deadline.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
+            let error = match self.try_once(session, step.unwrap_or(NOWHERE), left) {
+                Ok(positions) => return Ok(positions.iter().any(|&position| position > NOWHERE)),
+                Err(error) => error,
+            };
+            match error.code() {
+                Code::DeadlineExceeded if started.elapsed() >= deadline => {
+                    return Err(missing(started.elapsed(), error));
+                }
+                Code::DeadlineExceeded => tracing::info!("the workers have not met yet: {error}"),
+                // The group leader has forgotten this session's group, because other workers meet in later sessions.
+                Code::FailedPrecondition => return Err(Error::MeetingOver { cause: Box::new(error) }),
+                _ => return Err(error),
+            }
+        }
+    }
+
+    fn try_once(&self, session: &Session, position: i64, time_limit: Duration) -> Result<Vec<i64>> {
+        let experimental =
+            pb::run_options::Experimental { collective_graph_key: GRAPH_KEY, ..Default::default() };
+        let options = pb::RunOptions { experimental: Some(experimental), ..Default::default() };
+        let step = session.step().feed(self.position, position).fetch(self.positions).target(self.done);
+        let values = step.options(options).timeout(time_limit).run()?.values;
+        Ok(values.first().map_or(Ok(Vec::new()), Tensor::to_i64s)?)
+    }
+}
+
+impl Transfer<'_> {
+    /// Adds the nodes that give this worker the sender's values. Returns a `bool` that is there when all are assigned.
+    fn add(&self, scope: &Scope) -> Output {
+        let values = scope.cond(self.is_sender, |branch| self.send(branch), |branch| self.receive(branch));
+        let arrived: Vec<NodeId> = values.iter().map(|value| value.node).collect();
+        let assign = |(variable, &value): (&Variable, &Output)| {
+            let beside = scope.colocate_with(variable.handle.node).control(&arrived);
+            beside.assign_variable(variable.handle, with_type(&beside, value, variable.dtype))
+        };
+        let assigned: Vec<NodeId> = self.variables.iter().zip(&values).map(assign).collect();
+        scope.control(&assigned).constant(true)
+    }
+
+    fn send(&self, scope: &Scope) -> Vec<Output> {
+        let send = |(i, variable): (usize, &Variable)| {
+            let beside = scope.colocate_with(variable.handle.node);
+            let value = beside.read_variable(variable.handle, variable.dtype);
+            scope.broadcast_send(with_type(scope, value, wire(variable)), self.instance(scope, i))
+        };
+        self.variables.iter().enumerate().map(send).collect()
+    }
+
+    fn receive(&self, scope: &Scope) -> Vec<Output> {
+        let receive = |(i, variable): (usize, &Variable)| {
+            let shape: Vec<i64> = variable.shape.dims().iter().map(|&dim| dim as i64).collect();
+            let shape = scope.constant_vector(&shape);
+            scope.broadcast_recv(wire(variable), shape, self.instance(scope, i))
+        };
+        self.variables.iter().enumerate().map(receive).collect()
+    }
+
+    /// Returns the collective that transfers the variable with index `i`.
+    fn instance(&self, scope: &Scope, i: usize) -> Collective {
+        let of_variable = scope.constant(self.first + i as i32 * self.workers as i32);
+        self.group.instance(scope.add(of_variable, self.sender))
+    }
+}
+
+/// Returns the type in which a variable's value travels.
+fn wire(variable: &Variable) -> DType {
+    match variable.dtype {
+        DType::Bool => DType::Bool,
+        dtype => carrier(dtype).unwrap_or(dtype),
+    }
+}
+
+/// Checks that a variable can be sent.
+fn check(variable: &Variable) -> graph::Result<()> {
+    if variable.dtype == DType::Bool || carrier(variable.dtype).is_some() {
+        return Ok(());
+    }
+    Err(graph::Error::invalid(format!(
+        "variable '{}' is of {}, which Strategy::AllReduce does not send to workers that start later",
+        variable.name, variable.dtype
+    )))
+}

@@ -1,0 +1,202 @@
+//! Training without parameter servers: every worker holds all variables on its own task. In each step it computes
+//! gradients from its share of the data, combines them with those of the other workers by collectives, and applies the
+//! result itself. All workers combine the same numbers in the same order, so their variables keep equal bits.
+//!
+//! All collectives of a job belong to one group. Their instance keys are numbered in the order of creation, which is
+//! the same in the graphs of all workers.
+
+mod input;
+mod meeting;
+mod reducer;
+
+pub(crate) use input::OptionalBatch;
+
+use crate::error::{Error, Result};
+use crate::gradient::Gradient;
+use crate::training::UpdateRule;
+use crate::variables::{Variable, Variables};
+use client::Session;
+use graph::builder::CollectiveGroup;
+use graph::{DType, NodeId, Output, Scope, Tensor};
+use meeting::Meeting;
+use reducer::Reducer;
+use std::time::Duration;
+
+/// The key of the group of all workers, far from those that programs count from 1.
+const GROUP_KEY: i32 = i32::MAX;
+
+/// The combination of the workers' gradients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Average {
+    /// The sum divided by the number of workers; with [`Uneven::Join`], by the number of workers that had a batch.
+    #[default]
+    Mean,
+    /// The sum.
+    Sum,
+}
+
+/// The type of gradients between workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wire {
+    /// The gradient's own type.
+    #[default]
+    F32,
+    /// `bfloat16` for gradients of `float` and `double`, which takes half of the bytes of `float`. Each worker's
+    /// gradient and the result are rounded; sums are computed in `float`.
+    Bf16,
+}
+
+/// The end of training where the workers' inputs have different lengths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Uneven {
+    /// The step of a worker whose input has ended fails with `OutOfRange`, and that of the other workers fails because
+    /// they miss its gradients.
+    #[default]
+    Fail,
+    /// A worker whose input has ended goes on with a weight of 0 until the inputs of all workers have ended. The mean is
+    /// that of the workers that have a batch. The step's inputs must come from one [`Input`](crate::Input).
+    Join,
+}
+
+/// A worker's place in an all-reduce job, and the job's rules.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AllReduceJob {
+    pub(crate) worker: u32,
+    pub(crate) workers: u32,
+    pub(crate) average: Average,
+    pub(crate) wire: Wire,
+    pub(crate) uneven: Uneven,
+}
+
+/// The nodes of a worker of an all-reduce job by which it meets the other workers.
+#[derive(Clone, Debug)]
+pub struct AllReduceReplica {
+    /// The index of this worker.
+    pub worker: usize,
+    /// The number of workers in the job.
+    pub workers: usize,
+    meeting: Meeting,
+    /// The number of workers that had a batch in the step, a scalar `float`; `None` if all must have one.
+    total_weight: Option<Output>,
+}
+
+impl AllReduceJob {
+    /// Checks that this worker is one of the job's workers.
+    pub(crate) fn check(self) -> graph::Result<()> {
+        let AllReduceJob { worker, workers, .. } = self;
+        if workers == 0 || i32::try_from(workers).is_err() {
+            return Err(graph::Error::invalid(format!(
+                "Strategy::AllReduce has {workers} workers: it needs 1 or more, and an int32"
+            )));
+        }
+        if worker >= workers {
+            return Err(graph::Error::invalid(format!(
+                "worker {worker} is none of the {workers} workers that reduce gradients together: they count from 0"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Adds the nodes of a training step: the gradients of all workers are combined, and the update is applied once all
+    /// combined gradients have arrived. `has_batch` is false in a step for which this worker has no batch. Returns the
+    /// node that trains.
+    pub(crate) fn build(
+        self,
+        scope: &Scope,
+        variables: &Variables,
+        rule: &UpdateRule<'_>,
+        gradients: &[(Variable, Gradient)],
+        has_batch: Option<Output>,
+    ) -> graph::Result<(NodeId, AllReduceReplica)> {
+        let host = scope.device("/device:CPU:0");
+        let group = self.group(&host);
+        let combining = host.name_scope("all_reduce");
+        let reducer = Reducer::new(self, &combining, variables, group, has_batch);
+        let reduced = reducer.reduce(gradients)?;
+        let arrived =
+            scope.group(&reduced.iter().flat_map(|(_, gradient)| nodes_of(gradient)).collect::<Vec<_>>());
+        let train = match reducer.total_weight() {
+            None => rule.apply(&scope.control(&[arrived]), variables, &reduced),
+            Some(total) => {
+                let has_any = host.greater(total, host.constant(0.0f32));
+                let update = |branch: &Scope| {
+                    let updated = rule.apply(&branch.control(&[arrived]), variables, &reduced);
+                    vec![branch.control(&[updated]).constant(true)]
+                };
+                let updated = scope.cond(has_any, update, |branch| vec![branch.constant(false)]);
+                scope.group(&updated.iter().map(|output| output.node).collect::<Vec<_>>())
+            }
+        };
+        let replica = AllReduceReplica {
+            worker: self.worker as usize,
+            workers: self.workers as usize,
+            meeting: Meeting::build(self, &host, variables, group)?,
+            total_weight: reducer.total_weight(),
+        };
+        Ok((train, replica))
+    }
+
+    /// Returns the group of all workers.
+    fn group(self, host: &Scope) -> CollectiveGroup {
+        host.collective_group(self.workers as i32, GROUP_KEY)
+    }
+}
+
+impl AllReduceReplica {
+    /// Waits until all workers have opened their sessions, and gives all of them the variables of the most advanced
+    /// worker. `step` is this worker's global step, or `None` if its variables have no values. Returns false if no worker
+    /// has values.
+    ///
+    /// # Errors
+    /// `WorkersMissing` after the deadline, and errors that a new session may fix.
+    pub(crate) fn meet(&self, session: &Session, step: Option<i64>, deadline: Duration) -> Result<bool> {
+        let missing = |waited, cause| self.missing("open their sessions", waited, cause);
+        self.meeting.run(session, step, deadline, missing)
+    }
+
+    /// Returns the error of a wait for the other workers, which have not done `what`.
+    pub(crate) fn missing(&self, what: &'static str, waited: Duration, cause: Error) -> Error {
+        let AllReduceReplica { worker, workers, .. } = *self;
+        Error::WorkersMissing { worker, workers, what, waited, cause: Box::new(cause) }
+    }
+
+    /// Returns the fetches by which a step tells whether any worker had a batch.
+    pub(crate) fn fetches(&self) -> Vec<Output> {
+        self.total_weight.into_iter().collect()
+    }
+
+    /// Checks the values of [`AllReduceReplica::fetches`] after a step.
+    ///
+    /// # Errors
+    /// `InputsEnded` if no worker had a batch: the step has updated no variable.
+    pub(crate) fn check(&self, values: &[Tensor]) -> Result<()> {
+        match values.first().map(Tensor::item::<f32>).transpose()? {
+            Some(0.0) => Err(Error::InputsEnded { workers: self.workers }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns the nodes of a gradient.
+fn nodes_of(gradient: &Gradient) -> Vec<NodeId> {
+    match gradient {
+        Gradient::Dense(gradient) => vec![gradient.node],
+        Gradient::Sparse { indices, values } => vec![indices.node, values.node],
+    }
+}
+
+/// Returns the type with the same number of bits that collectives move in place of `dtype`; `None` if there is none.
+fn carrier(dtype: DType) -> Option<DType> {
+    match dtype {
+        DType::Float | DType::Half | DType::Double | DType::Int32 | DType::Int64 => Some(dtype),
+        DType::BFloat16 | DType::Int16 | DType::UInt16 => Some(DType::Half),
+        DType::UInt32 => Some(DType::Int32),
+        DType::UInt64 | DType::Complex64 => Some(DType::Int64),
+        _ => None,
+    }
+}
+
+/// Returns the bits of `x` as another type of the same size.
+fn with_type(scope: &Scope, x: Output, dtype: DType) -> Output {
+    if scope.dtype(x) == dtype { x } else { scope.bitcast(x, dtype) }
+}

@@ -1,0 +1,483 @@
+//! Workers that train without parameter servers, each on its own task of a cluster in this process.
+
+use super::Fallible;
+use super::sessions::Folder;
+use anabranch_train::{
+    Average, Dataset, Error, Hook, HookContext, Initializer, Input, Master, MonitoredConfig,
+    MonitoredSession, Optimizer, Period, Retention, Role, RunValues, Saver, Strategy, Training, Uneven,
+    Variable, Variables, Wire, hooks, latest_checkpoint,
+};
+use client::{Server, ServerConfig, Session};
+use graph::{Code, DType, Graph, NodeId, Output, PartialShape, Scope, Shape, TaskName, Tensor};
+use proto::Cluster;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+const COLUMNS: usize = 4;
+const ROWS: usize = 8;
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The servers of a cluster's workers.
+struct Workers {
+    runtime: Option<Runtime>,
+    servers: Vec<Arc<Server>>,
+}
+
+impl Workers {
+    fn start(count: u32) -> Fallible<Workers> {
+        let runtime = Runtime::new()?;
+        let mut cluster = Cluster::new();
+        let mut listeners = Vec::new();
+        for index in 0..count {
+            let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
+            cluster.insert("worker", index, &listener.local_addr()?.to_string())?;
+            listeners.push(listener);
+        }
+        let mut servers = Vec::new();
+        for (index, listener) in (0..).zip(listeners) {
+            let task = TaskName::new("worker", index);
+            let config =
+                ServerConfig { task, cluster: cluster.clone(), threads: 2, ..ServerConfig::default() };
+            let _in_runtime = runtime.enter();
+            let server = Arc::new(Server::in_runtime(config)?);
+            let served = server.clone();
+            runtime
+                .spawn(async move { served.serve(listener, std::future::pending(), Duration::ZERO).await });
+            servers.push(server);
+        }
+        Ok(Workers { runtime: Some(runtime), servers })
+    }
+
+    /// Runs `work` for each worker at the same time. Returns the results by worker.
+    fn run<T: Send>(&self, work: impl Fn(u32, &Arc<Server>) -> Fallible<T> + Sync) -> Fallible<Vec<T>> {
+        let results: Result<Vec<T>, String> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..)
+                .zip(&self.servers)
+                .map(|(worker, server)| {
+                    let work = &work;
+                    scope.spawn(move || work(worker, server).map_err(|e| format!("worker {worker}: {e}")))
+                })
+                .collect();
+            let joined = threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err("a panic".into())));
+            joined.collect()
+        });
+        Ok(results?)
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+struct Replica {
+    graph: Graph,
+    training: Training,
+    saver: Arc<Saver>,
+    x: Output,
+    y: Output,
+    /// All variables, with slots and the global step.
+    values: Vec<Output>,
+    /// Destroys all variables.
+    destroy: NodeId,
+}
+
+/// Adds the square error of a linear layer plus weights looked up by row: the mean or the sum over the batch.
+fn loss(scope: &Scope, variables: &Variables, batch: &[Output], is_mean: bool) -> Output {
+    let w = variables.get("w", DType::Float, &[COLUMNS, 1], &Initializer::Constant(0.5));
+    let rows = variables.get("rows", DType::Float, &[5, 1], &Initializer::Zeros);
+    let ids = scope.cast(scope.abs(scope.squeeze(batch[1], &[1])), DType::Int32);
+    let looked_up = variables.embedding_lookup(scope, &[rows], ids, Default::default());
+    let error = scope.square(scope.sub(scope.add(scope.matmul(batch[0], w.value), looked_up), batch[1]));
+    if is_mean { scope.mean(error, &[0, 1], false) } else { scope.sum(error, &[0, 1], false) }
+}
+
+fn replica(strategy: &Strategy, optimizer: &Optimizer, is_mean: bool) -> Fallible<Replica> {
+    let root = Scope::new();
+    let (scope, for_variables) = strategy.scopes(&root);
+    let variables = Variables::new(&for_variables);
+    let x = scope.placeholder("x", DType::Float, PartialShape::from([None, Some(COLUMNS)]));
+    let y = scope.placeholder("y", DType::Float, PartialShape::from([None, Some(1)]));
+    let training = strategy.minimize(&scope, &variables, optimizer, &[x, y], |scope, variables, batch| {
+        loss(scope, variables, batch, is_mean)
+    })?;
+    finished(&root, training, [x, y])
+}
+
+fn finished(root: &Scope, training: Training, [x, y]: [Output; 2]) -> Fallible<Replica> {
+    let all = training.variables.all();
+    let saver = Arc::new(Saver::new(root, &all, Retention::default()));
+    let values = all.iter().map(|variable| variable.value).collect();
+    let destroy =
+        |variable: &Variable| root.colocate_with(variable.handle.node).destroy_resource(variable.handle);
+    let destroy = root.group(&all.iter().map(destroy).collect::<Vec<_>>());
+    Ok(Replica { graph: root.finish()?, training, saver, x, y, values, destroy })
+}
+
+/// Returns the inputs and targets of rows `from..to` of a step's batch.
+fn batch(from: usize, to: usize, step: usize) -> Fallible<[Tensor; 2]> {
+    let x: Vec<f32> =
+        (from * COLUMNS..to * COLUMNS).map(|i| ((i * 7 + step) % 13) as f32 / 6.0 - 1.0).collect();
+    let y: Vec<f32> = (from..to).map(|i| ((i * i + step) % 5) as f32).collect();
+    let rows = to - from;
+    Ok([
+        Tensor::from_slice(&x, Shape::new(&[rows, COLUMNS])?)?,
+        Tensor::from_slice(&y, Shape::new(&[rows, 1])?)?,
+    ])
+}
+
+fn all_reduce(worker: u32, workers: u32) -> Strategy {
+    let (average, wire, uneven) = (Average::Mean, Wire::F32, Uneven::Fail);
+    Strategy::AllReduce { worker, workers, average, wire, uneven }
+}
+
+fn config(worker: u32) -> MonitoredConfig {
+    MonitoredConfig {
+        role: Role::fixed(worker == 0),
+        ready_deadline: DEADLINE,
+        step_deadline: DEADLINE,
+        recovery_deadline: DEADLINE,
+        ..MonitoredConfig::default()
+    }
+}
+
+fn open(server: &Arc<Server>, replica: &Replica, worker: u32) -> anabranch_train::Result<MonitoredSession> {
+    let (graph, training) = (replica.graph.clone(), replica.training.clone());
+    MonitoredSession::new(
+        Master::InProcess(server.clone()),
+        graph,
+        training,
+        None,
+        Vec::new(),
+        config(worker),
+    )
+}
+
+/// Trains for some steps with shares of the rows `shares[worker]..shares[worker + 1]`. Returns each worker's variables.
+fn train(
+    workers: &Workers,
+    strategy: impl Fn(u32) -> Strategy + Sync,
+    optimizer: &Optimizer,
+    (shares, is_mean): (&[usize], bool),
+    steps: usize,
+) -> Fallible<Vec<Vec<Tensor>>> {
+    workers.run(|worker, server| {
+        let replica = replica(&strategy(worker), optimizer, is_mean)?;
+        let mut session = open(server, &replica, worker)?;
+        for step in 0..steps {
+            let [x, y] = batch(shares[worker as usize], shares[worker as usize + 1], step)?;
+            session.run(&[(replica.x, x), (replica.y, y)], &[], &[replica.training.train])?;
+        }
+        let values = session.session().run(&[], &replica.values, &[])?;
+        session.finish()?;
+        Ok(values)
+    })
+}
+
+/// Trains on the whole batch with one process. Returns the variables.
+fn train_alone(optimizer: &Optimizer, is_mean: bool, steps: usize) -> Fallible<Vec<Tensor>> {
+    let replica = replica(&Strategy::Local, optimizer, is_mean)?;
+    let session = Session::local(replica.graph.clone())?;
+    session.run(&[], &[], &[replica.training.initialize])?;
+    for step in 0..steps {
+        let [x, y] = batch(0, ROWS, step)?;
+        session.run(&[(replica.x, x), (replica.y, y)], &[], &[replica.training.train])?;
+    }
+    Ok(session.run(&[], &replica.values, &[])?)
+}
+
+/// Returns the largest difference between the numbers of two lists of tensors, which must have the same types.
+fn difference(a: &[Tensor], b: &[Tensor]) -> Fallible<f32> {
+    assert_eq!(a.len(), b.len());
+    let mut most = 0.0f32;
+    for (a, b) in a.iter().zip(b) {
+        if a.dtype() == DType::Int64 {
+            assert_eq!(a, b);
+            continue;
+        }
+        assert_eq!(a.shape(), b.shape());
+        for (a, b) in a.values::<f32>()?.iter().zip(b.values::<f32>()?) {
+            most = most.max((a - b).abs());
+        }
+    }
+    Ok(most)
+}
+
+/// Checks that all workers have the same bits, and returns them.
+#[track_caller]
+fn common(mut all: Vec<Vec<Tensor>>) -> Vec<Tensor> {
+    for other in &all[1..] {
+        assert_eq!(&all[0], other);
+    }
+    all.swap_remove(0)
+}
+
+#[test]
+fn workers_train_like_one_process_on_the_whole_batch() -> Fallible {
+    const STEPS: usize = 6;
+    for optimizer in [Optimizer::momentum(0.02, 0.9), Optimizer::adam(0.05), Optimizer::adagrad(0.1)] {
+        let workers = Workers::start(2)?;
+        let together = train(&workers, |w| all_reduce(w, 2), &optimizer, (&[0, 4, 8], true), STEPS)?;
+        let difference = difference(&common(together), &train_alone(&optimizer, true, STEPS)?)?;
+        assert!(difference < 1e-5, "{optimizer:?}: {difference}");
+    }
+    // Four workers with shares of different sizes.
+    let workers = Workers::start(4)?;
+    let sum = |worker| Strategy::AllReduce {
+        worker,
+        workers: 4,
+        average: Average::Sum,
+        wire: Wire::F32,
+        uneven: Uneven::Fail,
+    };
+    let optimizer = Optimizer::momentum(0.005, 0.9);
+    let together = common(train(&workers, sum, &optimizer, (&[0, 1, 4, 5, 8], false), STEPS)?);
+    let difference = difference(&together, &train_alone(&optimizer, false, STEPS)?)?;
+    assert!(difference < 1e-5, "{difference}");
+    Ok(())
+}
+
+#[test]
+fn bfloat16_on_the_wire_rounds_gradients() -> Fallible {
+    const STEPS: usize = 4;
+    let workers = Workers::start(2)?;
+    let rounded = |worker| Strategy::AllReduce {
+        worker,
+        workers: 2,
+        average: Average::Mean,
+        wire: Wire::Bf16,
+        uneven: Uneven::Fail,
+    };
+    let optimizer = Optimizer::momentum(0.02, 0.9);
+    let together = common(train(&workers, rounded, &optimizer, (&[0, 4, 8], true), STEPS)?);
+    let difference = difference(&together, &train_alone(&optimizer, true, STEPS)?)?;
+    assert!((1e-6..0.02).contains(&difference), "{difference}");
+    Ok(())
+}
+
+#[test]
+fn a_worker_without_variables_gets_those_of_the_most_advanced() -> Fallible {
+    let workers = Workers::start(2)?;
+    let optimizer = Optimizer::momentum(0.02, 0.9);
+    let trained = common(train(&workers, |w| all_reduce(w, 2), &optimizer, (&[0, 4, 8], true), 3)?);
+    let lost = replica(&all_reduce(0, 2), &optimizer, true)?;
+    let session = Session::on_server(&workers.servers[0], lost.graph.clone(), Default::default())?;
+    session.run(&[], &[], &[lost.destroy])?;
+    session.close()?;
+    let found = workers.run(|worker, server| {
+        let replica = replica(&all_reduce(worker, 2), &optimizer, true)?;
+        let session = open(server, &replica, worker)?;
+        Ok(session.session().run(&[], &replica.values, &[])?)
+    })?;
+    assert_eq!(common(found), trained);
+    Ok(())
+}
+
+/// A hook that destroys the variables of its replica after the second step, and requests a new session.
+struct LosesVariables {
+    destroy: NodeId,
+}
+
+impl Hook for LosesVariables {
+    fn after_run(&mut self, context: &HookContext<'_>, run: &RunValues<'_>) -> anabranch_train::Result<()> {
+        if run.global_step != Some(2) {
+            return Ok(());
+        }
+        context.session.run(&[], &[], &[self.destroy])?;
+        Err(client::Error::Status(proto::Status::new(Code::Aborted, "the variables are gone")).into())
+    }
+}
+
+#[test]
+fn a_job_whose_variables_are_all_lost_is_not_begun_again() -> Fallible {
+    let workers = Workers::start(2)?;
+    let optimizer = Optimizer::gradient_descent(0.02);
+    let errors = workers.run(|worker, server| {
+        let replica = replica(&all_reduce(worker, 2), &optimizer, true)?;
+        let all: Vec<Box<dyn Hook>> = vec![Box::new(LosesVariables { destroy: replica.destroy })];
+        let (graph, training) = (replica.graph.clone(), replica.training.clone());
+        let master = Master::InProcess(server.clone());
+        let mut session = MonitoredSession::new(master, graph, training, None, all, config(worker))?;
+        loop {
+            let [x, y] = batch(0, ROWS, 0)?;
+            let done = session.run(&[(replica.x, x), (replica.y, y)], &[], &[replica.training.train]);
+            if let Err(error) = done {
+                return Ok(error);
+            }
+        }
+    })?;
+    for error in errors {
+        let Error::VariablesLost { names, .. } = &error else { return Err(error.into()) };
+        assert!(names.iter().any(|name| name == "w"), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn only_the_chief_saves_checkpoints() -> Fallible {
+    let workers = Workers::start(2)?;
+    let folders = [Folder::new("all-reduce-chief"), Folder::new("all-reduce-worker")];
+    workers.run(|worker, server| {
+        let replica = replica(&all_reduce(worker, 2), &Optimizer::gradient_descent(0.02), true)?;
+        let step = replica.training.global_step;
+        let folder = &folders[worker as usize].0;
+        let save = hooks::CheckpointSaver::new(replica.saver.clone(), folder, step, Period::Steps(2));
+        let all: Vec<Box<dyn Hook>> = vec![Box::new(save), Box::new(hooks::StopAtStep { last_step: 3 })];
+        let (graph, training) = (replica.graph.clone(), replica.training.clone());
+        let master = Master::InProcess(server.clone());
+        let saver = Some(replica.saver.clone());
+        let mut session = MonitoredSession::new(master, graph, training, saver, all, config(worker))?;
+        loop {
+            let [x, y] = batch(0, ROWS, 0)?;
+            let feeds = [(replica.x, x), (replica.y, y)];
+            if session.run(&feeds, &[], &[replica.training.train])?.is_none() {
+                return Ok(session.finish()?);
+            }
+        }
+    })?;
+    let newest = latest_checkpoint(&folders[0].0)?.ok_or("the chief has saved nothing")?;
+    assert!(newest.ends_with("model.ckpt-3"), "{newest:?}");
+    assert_eq!(latest_checkpoint(&folders[1].0)?, None);
+    Ok(())
+}
+
+#[test]
+fn waits_for_workers_end_with_their_deadlines() -> Fallible {
+    let workers = Workers::start(2)?;
+    let replica = replica(&all_reduce(0, 2), &Optimizer::gradient_descent(0.02), true)?;
+    let (graph, training) = (replica.graph.clone(), replica.training.clone());
+    let alone = MonitoredConfig { ready_deadline: Duration::from_millis(300), ..config(0) };
+    let master = Master::InProcess(workers.servers[0].clone());
+    let opened = MonitoredSession::new(master, graph, training, None, Vec::new(), alone);
+    let error = opened.err().ok_or("a worker has not waited for the other")?;
+    assert!(matches!(error, Error::WorkersMissing { worker: 0, workers: 2, .. }), "{error}");
+    assert!(error.to_string().contains("to open their sessions"), "{error}");
+
+    let both_are_done = Barrier::new(2);
+    let errors = workers.run(|worker, server| {
+        let step = || -> Fallible<Option<Error>> {
+            let replica = self::replica(&all_reduce(worker, 2), &Optimizer::gradient_descent(0.02), true)?;
+            let (graph, training) = (replica.graph.clone(), replica.training.clone());
+            let config = MonitoredConfig { step_deadline: Duration::from_millis(300), ..config(worker) };
+            let master = Master::InProcess(server.clone());
+            let mut session = MonitoredSession::new(master, graph, training, None, Vec::new(), config)?;
+            let [x, y] = batch(0, ROWS, 0)?;
+            let run = |session: &mut MonitoredSession| {
+                session.run(&[(replica.x, x), (replica.y, y)], &[], &[replica.training.train]).err()
+            };
+            let error = if worker == 0 { run(&mut session) } else { None };
+            both_are_done.wait();
+            Ok(error)
+        };
+        step().inspect_err(|_| drop(both_are_done.wait()))
+    })?;
+    let Some(Some(error)) = errors.into_iter().next() else { return Err("a step has not waited".into()) };
+    assert!(error.to_string().contains("to send their gradients"), "{error}");
+    assert_eq!(error.code(), Code::DeadlineExceeded);
+    Ok(())
+}
+
+/// Builds a replica whose input has the given batches. The gradients of a batch of zeros are no numbers.
+fn with_input(strategy: &Strategy, batches: &[[Tensor; 2]]) -> Fallible<(Replica, Input)> {
+    let root = Scope::new();
+    let (scope, for_variables) = strategy.scopes(&root);
+    let variables = Variables::new(&for_variables);
+    let join = |i: usize, columns: usize| {
+        let all: Vec<f32> =
+            batches.iter().map(|b| b[i].values::<f32>()).collect::<Result<Vec<_>, _>>()?.concat();
+        Tensor::from_slice(&all, Shape::new(&[all.len() / columns, columns])?)
+    };
+    let rows = batches.first().map_or(0, |batch| batch[0].shape()[0]);
+    let data = Dataset::from_tensors(&scope, &[join(0, COLUMNS)?, join(1, 1)?]);
+    let input = data.batch(rows as i64, true).input(&format!("batches_of_{rows}"));
+    let optimizer = Optimizer::momentum(0.02, 0.9);
+    let training =
+        strategy.minimize(&scope, &variables, &optimizer, &input.next, |scope, variables, batch| {
+            let largest = scope.reduce_max(scope.abs(batch[0]), &[1], true);
+            let x = scope.div(batch[0], largest);
+            loss(scope, variables, &[x, batch[1]], true)
+        })?;
+    Ok((finished(&root, training, [input.next[0], input.next[1]])?, input))
+}
+
+/// Trains to the end of the input. Returns the variables.
+fn train_to_the_end(
+    server: &Arc<Server>,
+    strategy: &Strategy,
+    batches: &[[Tensor; 2]],
+    worker: u32,
+) -> Fallible<Vec<Tensor>> {
+    let (replica, input) = with_input(strategy, batches)?;
+    let (graph, training) = (replica.graph.clone(), replica.training.clone());
+    let guard = hooks::NanGuard { loss: replica.training.loss, fails: true };
+    let all: Vec<Box<dyn Hook>> = vec![input.hook(), Box::new(guard)];
+    let master = Master::InProcess(server.clone());
+    let mut session = MonitoredSession::new(master, graph, training, None, all, config(worker))?;
+    while session.run(&[], &[], &[replica.training.train])?.is_some() {}
+    let values = session.session().run(&[], &replica.values, &[])?;
+    session.finish()?;
+    Ok(values)
+}
+
+#[test]
+fn workers_with_more_batches_go_on_without_the_others() -> Fallible {
+    let join = |worker| Strategy::AllReduce {
+        worker,
+        workers: 2,
+        average: Average::Mean,
+        wire: Wire::F32,
+        uneven: Uneven::Join,
+    };
+    let batches = |from: usize, to: usize, steps: usize| -> Fallible<Vec<[Tensor; 2]>> {
+        (0..steps).map(|step| batch(from, to, step)).collect()
+    };
+    let workers = Workers::start(2)?;
+    let together = workers.run(|worker, server| {
+        let own = if worker == 0 { batches(0, 4, 3)? } else { batches(4, 8, 7)? };
+        train_to_the_end(server, &join(worker), &own, worker)
+    })?;
+    let together = common(together);
+
+    let server = Arc::new(Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?);
+    train_to_the_end(&server, &Strategy::Local, &batches(0, 8, 3)?, 0)?;
+    let rest: Vec<[Tensor; 2]> = batches(4, 8, 7)?.split_off(3);
+    let alone = train_to_the_end(&server, &Strategy::Local, &rest, 0)?;
+    let difference = difference(&together, &alone)?;
+    assert!(difference < 1e-5, "{difference}");
+    Ok(())
+}
+
+#[test]
+fn wrong_places_and_batches_are_refused() -> Fallible {
+    let optimizer = Optimizer::gradient_descent(0.02);
+    let refusal = |strategy: &Strategy| {
+        replica(strategy, &optimizer, true).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    let (average, wire) = (Average::Mean, Wire::F32);
+    for (strategy, text) in [
+        (all_reduce(0, 0), "has 0 workers"),
+        (all_reduce(2, 2), "worker 2 is none of the 2 workers"),
+        (
+            Strategy::AllReduce { worker: 0, workers: 2, average, wire, uneven: Uneven::Join },
+            "'x' is a Placeholder",
+        ),
+    ] {
+        let refused = refusal(&strategy);
+        assert!(refused.contains(text), "{refused}");
+    }
+    let scope = Scope::new();
+    let variables = Variables::new(&scope);
+    variables.get_untrained("names", DType::String, &[2], &Initializer::Zeros);
+    let refused = all_reduce(0, 2).minimize(&scope, &variables, &optimizer, &[], |scope, variables, _| {
+        scope.square(variables.get("w", DType::Float, &[], &Initializer::Zeros).value)
+    });
+    let refused = refused.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(refused.contains("'names' is of string"), "{refused}");
+    Ok(())
+}
