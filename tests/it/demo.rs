@@ -6,8 +6,8 @@ use std::process::Command;
 /// Largest allowed difference, in percentage points, between the held-out accuracy of a mode and of one device.
 const TOLERANCE: f64 = 1.0;
 
-const MODES: [&str; 6] =
-    ["in-graph", "between-graph", "synchronous", "accumulators", "backup", "bounded-staleness"];
+const MODES: [&str; 7] =
+    ["in-graph", "between-graph", "synchronous", "accumulators", "backup", "bounded-staleness", "all-reduce"];
 
 fn demo(model: &str, mode: &str) -> Fallible<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
@@ -35,6 +35,7 @@ fn trains_in_every_mode(model: &str, variable: &str, least: f64) -> Fallible {
         assert!((found - local).abs() <= TOLERANCE, "{mode}: {found} %, on one device {local} %\n{output}");
         let devices: &[&str] = match mode {
             "in-graph" => &["/job:localhost/replica:0/task:0/device:CPU:0"],
+            "all-reduce" => &["/job:worker/replica:0/task:0/device:CPU:0"],
             _ => &["/job:ps/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:1/device:CPU:0"],
         };
         for device in devices {

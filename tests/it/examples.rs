@@ -32,7 +32,7 @@ fn check_fit(example: &str) -> Fallible {
 
 #[test]
 fn each_strategy_fits_the_line() -> Fallible {
-    for example in ["local", "towers", "asynchronous", "synchronous", "bounded_staleness"] {
+    for example in ["local", "towers", "asynchronous", "synchronous", "bounded_staleness", "all_reduce"] {
         check_fit(example)?;
     }
     Ok(())

@@ -30,7 +30,8 @@ impl Cluster {
         let addresses: Vec<SocketAddr> = ports.into_iter().map(|p| (Ipv4Addr::LOCALHOST, p).into()).collect();
         let (of_ps, of_workers) = addresses.split_at(ps as usize);
         let joined = |all: &[SocketAddr]| all.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
-        let text = format!("ps={};worker={}", joined(of_ps), joined(of_workers));
+        let jobs = [("ps", of_ps), ("worker", of_workers)].into_iter().filter(|(_, all)| !all.is_empty());
+        let text = jobs.map(|(job, all)| format!("{job}={}", joined(all))).collect::<Vec<_>>().join(";");
         let mut cluster = Cluster { tasks: Vec::new(), workers: of_workers.to_vec() };
         for (job, count) in [("ps", ps), ("worker", workers)] {
             for index in 0..count {

@@ -1,5 +1,5 @@
-//! `anabranch demo`: trains a model on one device, on towers in one graph, or by workers and parameter
-//! servers in separate processes, synchronously or asynchronously.
+//! `anabranch demo`: trains a model on one device, on towers in one graph, or by workers in separate processes, with
+//! parameter servers, synchronously or asynchronously, or without.
 
 mod cluster;
 mod digits;

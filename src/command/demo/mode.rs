@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use client::SessionOptions;
 use graph::Scope;
 use proto::pb;
-use train::{Aggregation, Averaging, Strategy, SyncMode, VariablePlacement};
+use train::{Aggregation, Average, Averaging, Strategy, SyncMode, Uneven, VariablePlacement, Wire};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Mode {
@@ -22,6 +22,9 @@ pub(super) enum Mode {
     Backup,
     /// Asynchronous workers, none of them more than three steps ahead of the slowest
     BoundedStaleness,
+    /// Two workers, started as processes, that hold all variables and combine their gradients in each step; no parameter
+    /// servers
+    AllReduce,
 }
 
 /// The rule that decides on which device a model is computed.
@@ -53,8 +56,8 @@ impl Compute {
 /// Number of towers, or of workers whose gradients a step needs.
 pub(super) const REPLICAS: u32 = 2;
 
-/// Number of parameter servers.
-pub(super) const SERVERS: u32 = 2;
+/// Number of parameter servers in the modes that have some.
+const SERVERS: u32 = 2;
 
 /// Number of backup workers, which a step does not wait for.
 const BACKUP: u32 = 1;
@@ -80,6 +83,15 @@ impl Mode {
             Mode::Accumulators => in_step(0, Aggregation::Accumulators),
             Mode::Backup => in_step(BACKUP, Aggregation::InOrder),
             Mode::BoundedStaleness => SyncMode::BoundedStaleness { steps: AHEAD, workers: REPLICAS },
+            Mode::AllReduce => {
+                return Strategy::AllReduce {
+                    worker,
+                    workers: REPLICAS,
+                    average: Average::Mean,
+                    wire: Wire::F32,
+                    uneven: Uneven::Fail,
+                };
+            }
         };
         let placement = VariablePlacement::RoundRobin;
         Strategy::ParameterServer { ps_tasks: SERVERS, worker, placement, sync }
@@ -96,6 +108,14 @@ impl Mode {
         }
     }
 
+    /// Returns the number of parameter servers.
+    pub(super) fn servers(self) -> u32 {
+        match self {
+            Mode::Local | Mode::InGraph | Mode::AllReduce => 0,
+            _ => SERVERS,
+        }
+    }
+
     /// Returns the number of clients, each of which has its own graph.
     pub(super) fn clients(self) -> u32 {
         match self {
@@ -108,7 +128,9 @@ impl Mode {
     /// Returns the number of examples that each client contributes to a step of `batch` examples.
     pub(super) fn share(self, batch: usize) -> usize {
         match self {
-            Mode::Synchronous | Mode::Accumulators | Mode::Backup => batch / REPLICAS as usize,
+            Mode::Synchronous | Mode::Accumulators | Mode::Backup | Mode::AllReduce => {
+                batch / REPLICAS as usize
+            }
             _ => batch,
         }
     }

@@ -1,7 +1,7 @@
 //! Runs a training job: in this process, or on a cluster with one client for each worker.
 
 use super::cluster::Cluster;
-use super::mode::{Compute, Mode, SERVERS};
+use super::mode::{Compute, Mode};
 use super::problem::Problem;
 use super::replica::Replica;
 use super::report::{Outcome, Progress};
@@ -31,7 +31,7 @@ pub(super) fn run(
         progress.finish();
         return Ok(outcome);
     }
-    let cluster = Cluster::start(SERVERS, mode.clients())?;
+    let cluster = Cluster::start(mode.servers(), mode.clients())?;
     progress.print_line(&format!("started {}", cluster.describe()));
     let outcomes = thread::scope(|scope| {
         let clients: Vec<_> = (0..)
