@@ -1,6 +1,7 @@
 //! Clusters of real processes: sessions, elections, faults and recovery. These tests wait for events within deadlines,
 //! so they are in another test program than the heavy tests of `tests/it`.
 
+mod all_reduce;
 mod asynchronous_saves;
 mod election;
 #[cfg(feature = "etcd")]

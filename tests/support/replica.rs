@@ -33,11 +33,16 @@ pub struct Replica {
     pub names: Vec<String>,
 }
 
+/// Builds the linear model of one worker that trains with two parameter servers.
+pub fn replica(worker: u32, sync: SyncMode) -> Fallible<Replica> {
+    let strategy = Strategy::ParameterServer { ps_tasks: 2, worker, placement: Default::default(), sync };
+    replica_under(&strategy, worker)
+}
+
 /// Builds the linear model of one worker. The batch of a step depends only on the global step, so a repeated step
 /// computes the same.
-pub fn replica(worker: u32, sync: SyncMode) -> Fallible<Replica> {
+pub fn replica_under(strategy: &Strategy, worker: u32) -> Fallible<Replica> {
     let root = Scope::new();
-    let strategy = Strategy::ParameterServer { ps_tasks: 2, worker, placement: Default::default(), sync };
     let (scope, for_variables) = strategy.scopes(&root);
     let variables = Variables::new(&for_variables);
     let numbers: Vec<f32> = (0..7 * COLUMNS).map(|i| ((i * 5 + worker as usize) % 11) as f32 / 7.0).collect();
@@ -94,7 +99,7 @@ pub fn train_through_master(
 }
 
 /// Returns a configuration with deadlines long enough for processes to be restarted.
-fn long_deadlines() -> MonitoredConfig {
+pub fn long_deadlines() -> MonitoredConfig {
     MonitoredConfig {
         session: SessionOptions { deadline: Some(Duration::from_secs(10)), ..SessionOptions::default() },
         ready_deadline: PATIENCE,
