@@ -14,6 +14,9 @@ use graph::{DType, Error, Output, Result, Scope};
 
 /// The number of powers of two in an `int32`.
 const POWERS: i32 = 31;
+/// The longest time in seconds that a step waits for the gradients of the other workers: the default of
+/// [`MonitoredConfig::step_deadline`](crate::MonitoredConfig::step_deadline), which ends a step earlier if it is shorter.
+const STEP_TIMEOUT: f32 = 600.0;
 /// The index of a row of padding.
 const PADDING: i64 = -1;
 
@@ -199,13 +202,17 @@ impl<'a> Reducer<'a> {
 
     /// Returns the next collective of the group.
     fn next_instance(&self) -> Collective {
-        self.group.instance(self.scope.constant(self.variables.take_instances(1)))
+        self.instance(self.scope.constant(self.variables.take_instances(1)))
     }
 
     /// Returns the next collective of the group for tensors whose number of rows is a power of two.
     fn next_of_powers(&self, power: Output) -> Collective {
         let first = self.scope.constant(self.variables.take_instances(POWERS));
-        self.group.instance(self.scope.add(first, power))
+        self.instance(self.scope.add(first, power))
+    }
+
+    fn instance(&self, key: Output) -> Collective {
+        Collective { timeout_seconds: STEP_TIMEOUT, ..self.group.instance(key) }
     }
 }
 

@@ -227,7 +227,7 @@ fn workers_train_like_one_process_on_the_whole_batch() -> Fallible {
         let difference = difference(&common(together), &train_alone(&optimizer, true, STEPS)?)?;
         assert!(difference < 1e-5, "{optimizer:?}: {difference}");
     }
-    // Four workers with shares of different sizes.
+    // Four workers with shares of different sizes, the first without any rows.
     let workers = Workers::start(4)?;
     let sum = |worker| Strategy::AllReduce {
         worker,
@@ -237,7 +237,7 @@ fn workers_train_like_one_process_on_the_whole_batch() -> Fallible {
         uneven: Uneven::Fail,
     };
     let optimizer = Optimizer::momentum(0.005, 0.9);
-    let together = common(train(&workers, sum, &optimizer, (&[0, 1, 4, 5, 8], false), STEPS)?);
+    let together = common(train(&workers, sum, &optimizer, (&[0, 0, 4, 5, 8], false), STEPS)?);
     let difference = difference(&together, &train_alone(&optimizer, false, STEPS)?)?;
     assert!(difference < 1e-5, "{difference}");
     Ok(())
@@ -449,6 +449,22 @@ fn workers_with_more_batches_go_on_without_the_others() -> Fallible {
     let rest: Vec<[Tensor; 2]> = batches(4, 8, 7)?.split_off(3);
     let alone = train_to_the_end(&server, &Strategy::Local, &rest, 0)?;
     let difference = difference(&together, &alone)?;
+    assert!(difference < 1e-5, "{difference}");
+    Ok(())
+}
+
+#[test]
+fn inputs_that_end_together_end_training_on_all_workers() -> Fallible {
+    let workers = Workers::start(2)?;
+    let trained = workers.run(|worker, server| {
+        let from = 4 * worker as usize;
+        let batches = (0..3).map(|step| batch(from, from + 4, step)).collect::<Fallible<Vec<_>>>()?;
+        train_to_the_end(server, &all_reduce(worker, 2), &batches, worker)
+    })?;
+    let server = Arc::new(Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?);
+    let batches = (0..3).map(|step| batch(0, ROWS, step)).collect::<Fallible<Vec<_>>>()?;
+    let alone = train_to_the_end(&server, &Strategy::Local, &batches, 0)?;
+    let difference = difference(&common(trained), &alone)?;
     assert!(difference < 1e-5, "{difference}");
     Ok(())
 }

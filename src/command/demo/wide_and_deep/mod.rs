@@ -138,11 +138,11 @@ mod tests {
         Ok(())
     }
 
-    /// With parameter servers, a step must neither read nor update a whole table.
+    /// Without towers, a step must neither read nor update a whole table.
     #[test]
     fn steps_use_only_rows_of_tables() -> Fallible {
         let problem = problem()?;
-        for mode in [Mode::BetweenGraph, Mode::Synchronous, Mode::Accumulators] {
+        for mode in [Mode::BetweenGraph, Mode::Synchronous, Mode::Accumulators, Mode::AllReduce] {
             let replica = Replica::build(&problem, mode, Compute::Anywhere, 1, problem.steps, problem.batch)?;
             let step = graph::passes::prune(&replica.graph, &[replica.training.train])?;
             let tables: Vec<_> =
@@ -151,7 +151,8 @@ mod tests {
             for table in tables {
                 let handle = step.find(&table.name).ok_or("a table is not in the step")?;
                 let server = &step.node(handle).device;
-                assert!(server.starts_with("/job:ps/"), "{} is on {server}", table.name);
+                let job = if mode == Mode::AllReduce { "/job:worker/" } else { "/job:ps/" };
+                assert!(server.starts_with(job), "{} is on {server}", table.name);
                 let mut users = Vec::new();
                 for user in step.consumers(handle) {
                     let node = step.node(user.node);
@@ -161,7 +162,7 @@ mod tests {
                 users.sort_unstable();
                 // In synchronous modes only the chief's update writes the tables, not the worker's step.
                 let wanted: &[&str] = match mode {
-                    Mode::BetweenGraph => &["ResourceGather", "ResourceSparseApplyAdagrad"],
+                    Mode::BetweenGraph | Mode::AllReduce => &["ResourceGather", "ResourceSparseApplyAdagrad"],
                     _ => &["ResourceGather"],
                 };
                 assert_eq!(users, wanted, "{mode:?} {}", table.name);
