@@ -185,11 +185,12 @@ impl Variables {
         self.registry.borrow().lookups.clone()
     }
 
-    /// Reserves `count` instance keys of collectives, and returns the first. Keys count from 1.
+    /// Reserves `count` instance keys of collectives, and returns the first. Keys count from 1; they are unique in this
+    /// collection.
     pub(crate) fn take_instances(&self, count: i32) -> i32 {
         let mut registry = self.registry.borrow_mut();
-        let first = registry.instances + 1;
-        registry.instances += count;
+        let first = registry.instances.saturating_add(1);
+        registry.instances = registry.instances.saturating_add(count);
         first
     }
 

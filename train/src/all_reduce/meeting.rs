@@ -50,7 +50,7 @@ impl Meeting {
     /// Adds the nodes of a meeting, which transfers all variables that exist now.
     ///
     /// # Errors
-    /// `InvalidArgument` for a variable of a type that cannot be sent.
+    /// `InvalidArgument` for a variable of a type that cannot be sent, and for more transfers than there are keys.
     pub(super) fn build(
         job: AllReduceJob,
         host: &Scope,
@@ -60,6 +60,13 @@ impl Meeting {
         let scope = host.name_scope("meeting");
         let all = variables.all();
         all.iter().try_for_each(check)?;
+        let instances = all.len() as u64 * u64::from(job.workers);
+        let instances = i32::try_from(instances).map_err(|_| {
+            let text = format!("{} variables are too many for {} workers", all.len(), job.workers);
+            graph::Error::invalid(format!(
+                "Strategy::AllReduce: {text}, because they need {instances} instance keys"
+            ))
+        })?;
         let instance = scope.constant(variables.take_instances(1));
         let gather = Collective { timeout_seconds: PATIENCE, ..group.instance(instance) };
         let position = scope.placeholder("position", DType::Int64, PartialShape::scalar());
@@ -68,7 +75,7 @@ impl Meeting {
         let most = scope.reduce_max(positions, &[0], false);
         let transfer = Transfer {
             group,
-            first: variables.take_instances(all.len() as i32 * job.workers as i32),
+            first: variables.take_instances(instances),
             workers: job.workers,
             sender,
             is_sender: scope.equal(sender, scope.constant(job.worker as i32)),

@@ -49,8 +49,8 @@ pub enum Wire {
 /// The end of training where the workers' inputs have different lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Uneven {
-    /// The step of a worker whose input has ended fails with `OutOfRange`, and that of the other workers fails because
-    /// they miss its gradients.
+    /// The step for which a worker has no batch fails with `OutOfRange` on all workers, without an update: training ends
+    /// with the shortest input.
     #[default]
     Fail,
     /// A worker whose input has ended goes on with a weight of 0 until the inputs of all workers have ended. The mean is
@@ -86,7 +86,8 @@ impl AllReduceJob {
         let AllReduceJob { worker, workers, .. } = self;
         if workers == 0 || i32::try_from(workers).is_err() {
             return Err(graph::Error::invalid(format!(
-                "Strategy::AllReduce has {workers} workers: it needs 1 or more, and an int32"
+                "Strategy::AllReduce has {workers} workers, not 1 to {}",
+                i32::MAX
             )));
         }
         if worker >= workers {
