@@ -4,6 +4,7 @@
 use crate::cancel::Cancellation;
 use crate::device::Device;
 use crate::error::Result;
+use crate::kernel::LoopPosition;
 use crate::rendezvous::Rendezvous;
 use graph::{DType, Node, Shape, Tensor};
 use std::fmt;
@@ -19,6 +20,28 @@ pub enum Merge {
     Max,
 }
 
+impl Merge {
+    /// Returns the function that an attribute of an op names.
+    pub fn parse(name: &str) -> Merge {
+        match name {
+            "Add" => Merge::Add,
+            "Mul" => Merge::Mul,
+            "Min" => Merge::Min,
+            _ => Merge::Max,
+        }
+    }
+
+    /// Returns the name of the function in attributes of ops.
+    pub fn name(self) -> &'static str {
+        match self {
+            Merge::Add => "Add",
+            Merge::Mul => "Mul",
+            Merge::Min => "Min",
+            Merge::Max => "Max",
+        }
+    }
+}
+
 /// A reduction: the function that combines the members' elements, and whether the result is divided by the number of
 /// members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,7 +51,7 @@ pub struct Reduction {
 }
 
 /// The operation that the members of a group carry out together. "Rank" is a member's position in the order of the full
-/// device names.
+/// device names, or in its row of the group assignment of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Every member gets the combination of all inputs.
@@ -42,6 +65,25 @@ pub enum Operation {
     Broadcast { is_source: bool },
     /// Member *r* gets row *r* of every member's input, in the order of the ranks.
     AllToAll,
+    /// The members wait until the group is complete, and exchange nothing.
+    Join,
+}
+
+/// A member's place in the group of a communicator, whose members give their ranks themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The member's rank in the whole group.
+    pub rank: u32,
+    /// The subgroups that carry out the operation, each on its own: the ranks of their members, in order. Every rank of
+    /// the group is in one subgroup. Empty if the whole group carries out the operation, in the order of the ranks.
+    pub assignment: Arc<[Vec<u32>]>,
+}
+
+impl Placed {
+    /// Returns the subgroup to which the member belongs; `None` for the whole group.
+    pub fn subgroup(&self) -> Option<&[u32]> {
+        self.assignment.iter().find(|ranks| ranks.contains(&self.rank)).map(Vec::as_slice)
+    }
 }
 
 /// One member's request to take part in a collective. The members of a group are the devices that request the same
@@ -60,8 +102,20 @@ pub struct Request {
     pub group_size: u32,
     pub group_key: i32,
     pub instance_key: i32,
+    /// The member's place in the group of a communicator; `None` if the keys are those of a group whose members are ranked
+    /// by their names. The keys of communicators are apart from those of other groups.
+    pub placed: Option<Placed>,
+    /// The iteration of the loop in which the node runs; each iteration is a collective of its own.
+    pub position: LoopPosition,
     /// The time within which the collective must end; `None` for the server's default.
     pub timeout: Option<Duration>,
+}
+
+impl Request {
+    /// Returns whether the member is the source of a broadcast.
+    pub fn is_source(&self) -> bool {
+        self.operation == Operation::Broadcast { is_source: true }
+    }
 }
 
 /// A callback that receives a member's output. Called exactly once.

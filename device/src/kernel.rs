@@ -436,12 +436,26 @@ fn no_device_tensor(i: usize, input: Option<&Value>) -> Error {
     Error::internal(format!("input {i} is no tensor in the device's memory but {input:?}"))
 }
 
+/// The iteration of a loop in which a node runs, as in the rendezvous keys of the loop's Sends. The default is the only
+/// iteration outside all loops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LoopPosition {
+    /// The id of the loop frame; 0 outside all loops.
+    pub frame: u64,
+    pub iteration: u64,
+    /// A hash of the iterations of the loops around this one, which does not depend on the loops' names; 0 outside all
+    /// loops.
+    pub enclosing: u64,
+}
+
 /// The context of one run of an asynchronous kernel. The context owns the node's inputs, and the kernel ends the run
 /// with [`AsyncContext::done`].
 pub struct AsyncContext {
     pub node: Arc<Node>,
     pub device: Arc<Device>,
     pub step: Arc<Step>,
+    /// The iteration of the loop in which the node runs.
+    pub position: LoopPosition,
     pub inputs: SmallVec<[Value; 4]>,
     pub done: Done,
 }

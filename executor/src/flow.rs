@@ -4,6 +4,7 @@
 use super::run::{Run, ThreadState};
 use crate::executor::Executor;
 use device::Result;
+use device::kernel::LoopPosition;
 use device::rendezvous::RendezvousKey;
 use device::value::Value;
 use std::ops::Range;
@@ -39,6 +40,9 @@ pub(super) trait Flow: Sized + Send + Sync + 'static {
 
     /// Returns the rendezvous key of a Send or Recv in the task's iteration.
     fn key(task: &Self::Task, key: &Arc<RendezvousKey>) -> Arc<RendezvousKey>;
+
+    /// Returns the iteration of the task.
+    fn position(task: &Self::Task) -> LoopPosition;
 
     /// Moves `local.outputs` to the consumers of the task's node, and makes the consumers ready that wait for nothing
     /// else. `started` is the time at which the task started, if durations are measured and the node ran.

@@ -15,6 +15,7 @@ use super::iteration::{
 use super::run::{Run, ThreadState};
 use super::state::discard_all;
 use crate::executor::{Executor, MAX_IDLE_STATES};
+use device::kernel::LoopPosition;
 use device::rendezvous::RendezvousKey;
 use device::value::Value;
 use device::{Error, Result};
@@ -90,6 +91,11 @@ impl Flow for FramedFlow {
             Iteration { frame, .. } if frame.parent.is_none() => key.clone(),
             Iteration { frame, number, .. } => Arc::new(key.in_frame(frame.id, *number)),
         }
+    }
+
+    fn position(task: &Task) -> LoopPosition {
+        let Iteration { frame, number, .. } = &*task.iteration;
+        LoopPosition { frame: frame.id, iteration: *number, enclosing: frame.enclosing_iterations() }
     }
 
     fn deliver(

@@ -223,6 +223,15 @@ impl Iteration {
     }
 }
 
+impl LoopFrame {
+    /// Returns a hash of the numbers of the iterations in which the frame is nested; 0 for the outermost frame.
+    pub(super) fn enclosing_iterations(&self) -> u64 {
+        let around =
+            std::iter::successors(self.parent.as_deref(), |iteration| iteration.frame.parent.as_deref());
+        around.fold(0, |hash, iteration| fingerprint::combine(hash, iteration.number + 1))
+    }
+}
+
 impl Iterations {
     pub(super) fn new(enters: usize) -> Iterations {
         Iterations {

@@ -147,6 +147,7 @@ impl<F: Flow> Run<F> {
         // SAFETY: this thread owns the task; no other borrow of its inputs exists.
         let inputs = unsafe { self.flow.inputs(&task, slots) };
         let inputs = inputs.iter_mut().map(std::mem::take).collect();
+        let position = F::position(&task);
         self.launch(
             id,
             local,
@@ -155,6 +156,7 @@ impl<F: Flow> Run<F> {
                     node: planned.node.clone(),
                     device: self.executor.device.clone(),
                     step: self.step.clone(),
+                    position,
                     inputs,
                     done,
                 });

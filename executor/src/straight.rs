@@ -6,6 +6,7 @@ use super::run::{Run, ThreadState};
 use super::state::{RunState, discard_all};
 use crate::executor::Executor;
 use device::Result;
+use device::kernel::LoopPosition;
 use device::rendezvous::{RendezvousKey, Sent};
 use device::value::Value;
 use std::cell::Cell;
@@ -52,6 +53,10 @@ impl Flow for StraightFlow {
 
     fn key(_: &u32, key: &Arc<RendezvousKey>) -> Arc<RendezvousKey> {
         key.clone()
+    }
+
+    fn position(_: &u32) -> LoopPosition {
+        LoopPosition::default()
     }
 
     #[inline]

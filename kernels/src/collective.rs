@@ -1,10 +1,12 @@
 //! Kernels of collectives: they pass requests to the step's [`Collectives`](device::collective::Collectives). Also the
 //! combination of several members' elements.
 
+mod communicator;
+
 use crate::numeric::scalar::{Arithmetic, Number, Semiring as _};
 use crate::numeric::widen::Lane;
 use device::collective::{Merge, Operation, Reduction, Request};
-use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
+use device::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit, Step};
 use device::value::Value;
 use device::{Error, Result};
 use graph::{DType, Element, PartialShape, Shape, Tensor};
@@ -48,6 +50,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
         kernel(init, Operation::AllToAll, KeySource::Inputs(1), Form::Rows)
     }),
     KernelDef::of("CollectiveAssignGroupV2", &[], |_| Kernel::sync(assign_group)),
+    KernelDef::of("CollectiveInitializeCommunicator", &[], communicator::initialize),
+    KernelDef::of("CollectiveReduceV3", REDUCED, communicator::reduce),
+    KernelDef::of("CollectiveAllToAllV3", REDUCED, communicator::all_to_all),
 ];
 
 const REDUCED: &[(&str, &[DType])] =
@@ -102,20 +107,10 @@ impl Keys {
     }
 
     fn of_inputs(ctx: &AsyncContext, first: usize) -> Result<Keys> {
-        let key = |i: usize, name: &str| {
-            let tensor = ctx.input(first + i)?;
-            match tensor.num_elements() {
-                1 => Ok(tensor.item::<i32>()?),
-                _ => Err(Error::invalid(format!(
-                    "Unexpected dimensions on input {name}, got shape {}",
-                    tensor.shape()
-                ))),
-            }
-        };
         Ok(Keys {
-            group_size: key(0, "group_size")?,
-            group_key: key(1, "group_key")?,
-            instance_key: key(2, "instance_key")?,
+            group_size: scalar(ctx, first, "group_size")?,
+            group_key: scalar(ctx, first + 1, "group_key")?,
+            instance_key: scalar(ctx, first + 2, "instance_key")?,
         })
     }
 }
@@ -155,35 +150,58 @@ impl Form {
     }
 }
 
+/// Returns the only element of input `i`, which errors call `name`.
+fn scalar(ctx: &AsyncContext, i: usize, name: &str) -> Result<i32> {
+    let tensor = ctx.input(i)?;
+    match tensor.num_elements() {
+        1 => Ok(tensor.item::<i32>()?),
+        _ => Err(Error::invalid(format!(
+            "Unexpected dimensions on input {name}, got shape {}",
+            tensor.shape()
+        ))),
+    }
+}
+
+/// Returns a group's number of members.
+fn group_size(size: i32) -> Result<u32> {
+    let members = u32::try_from(size).ok().filter(|&members| members > 0);
+    members.ok_or_else(|| Error::invalid(format!("group_size must be positive integer but got {size}")))
+}
+
 fn reduction(init: &KernelInit<'_>) -> Result<Reduction> {
-    let merge = match init.attr::<String>("merge_op")?.as_str() {
-        "Add" => Merge::Add,
-        "Mul" => Merge::Mul,
-        "Min" => Merge::Min,
-        _ => Merge::Max,
-    };
+    let merge = Merge::parse(&init.attr::<String>("merge_op")?);
     Ok(Reduction { merge, is_mean: init.attr::<String>("final_op")? == "Div" })
 }
 
-fn kernel(init: &KernelInit<'_>, operation: Operation, keys: KeySource, form: Form) -> Result<Kernel> {
-    let dtype = init.output_type(0);
+/// Returns the node's timeout; `None` if it sets none.
+fn timeout(init: &KernelInit<'_>) -> Result<Option<Duration>> {
     let timeout = init.attr::<f32>("timeout_seconds")?;
     let timeout = (timeout > 0.0).then(|| Duration::try_from_secs_f32(timeout)).transpose();
-    let timeout = timeout.map_err(|e| Error::invalid(format!("timeout_seconds: {e}")))?;
+    timeout.map_err(|e| Error::invalid(format!("timeout_seconds: {e}")))
+}
+
+fn kernel(init: &KernelInit<'_>, operation: Operation, keys: KeySource, form: Form) -> Result<Kernel> {
+    let (dtype, timeout) = (init.output_type(0), timeout(init)?);
     Kernel::asynchronous(move |ctx| match request(&ctx, operation, keys, &form, dtype, timeout) {
         Err(error) => ctx.done(Err(error)),
         Ok(request) => {
             let AsyncContext { step, done, .. } = ctx;
-            match &step.collectives {
-                None => done(Err(Error::unimplemented("collectives run in sessions of a server"))),
-                Some(of_step) => of_step.collectives.start(
-                    of_step,
-                    request,
-                    Box::new(move |output| done(output.map(|tensor| smallvec![Value::Host(tensor)]))),
-                ),
-            }
+            start(&step, request, reply(done));
         }
     })
+}
+
+/// Passes a request to the step's collectives.
+fn start(step: &Step, request: Request, finish: impl FnOnce(Result<Tensor>) + Send + 'static) {
+    match &step.collectives {
+        None => finish(Err(Error::unimplemented("collectives run in sessions of a server"))),
+        Some(of_step) => of_step.collectives.start(of_step, request, Box::new(finish)),
+    }
+}
+
+/// Returns the callback that ends a kernel with a member's output.
+fn reply(done: Done) -> impl FnOnce(Result<Tensor>) + Send + 'static {
+    move |output| done(output.map(|tensor| smallvec![Value::Host(tensor)]))
 }
 
 fn request(
@@ -198,9 +216,7 @@ fn request(
         KeySource::Attrs(keys) => keys,
         KeySource::Inputs(first) => Keys::of_inputs(ctx, first)?,
     };
-    let Some(group_size) = u32::try_from(keys.group_size).ok().filter(|&size| size > 0) else {
-        device::invalid!("group_size must be positive integer but got {}", keys.group_size);
-    };
+    let group_size = group_size(keys.group_size)?;
     let input = match operation {
         Operation::Broadcast { is_source: false } => None,
         _ => Some(ctx.input(0)?.clone()),
@@ -215,6 +231,8 @@ fn request(
         group_size,
         group_key: keys.group_key,
         instance_key: keys.instance_key,
+        placed: None,
+        position: ctx.position,
         timeout,
     })
 }

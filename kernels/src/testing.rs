@@ -1,7 +1,7 @@
 //! Runs single ops on the CPU without a graph, for kernel tests in this crate and others.
 
 use device::Device;
-use device::kernel::{AsyncContext, Kernel};
+use device::kernel::{AsyncContext, Kernel, LoopPosition};
 use device::single_node;
 use device::value::Value;
 use device::{Error, Result};
@@ -27,6 +27,7 @@ pub fn run_node_on(device: &Arc<Device>, node: &Node, inputs: Vec<Value>) -> Res
         node: Arc::new(node.clone()),
         device: device.clone(),
         step: single_node::step(),
+        position: LoopPosition::default(),
         inputs: inputs.into(),
         done,
     });

@@ -20,7 +20,10 @@ const INCREMENT: u64 = 0x9e37_79b9_7f4a_7800;
 /// Time after the end of a session for which members in other sessions may fetch tensors of its last steps.
 const RELEASE_DELAY: Duration = Duration::from_secs(10);
 
-/// A node that takes part in a collective: its group's key and size, if they are attributes or constants.
+/// The number that is added to the key of a communicator's group, so that it differs from the keys of other groups.
+const COMMUNICATORS: i64 = 1 << 40;
+
+/// A node that takes part in a collective or in a communicator: its group's key and size, if they are attributes or constants.
 struct Participant {
     group_key: Option<i64>,
     group_size: Option<i64>,
@@ -77,13 +80,16 @@ fn participant(graph: &Graph, id: NodeId, node: &Node) -> Option<Participant> {
         return Some(Participant { group_key, group_size });
     }
     let slot = |name: &str| node.op.inputs.iter().position(|input| input.name == name);
-    slot("instance_key")?;
+    // The group of a communicator has a name of its own, apart from the groups with the same key.
+    let is_communicator = slot("instance_key").is_none();
+    slot("group_key")?;
     let constant = |name: &str| {
         let source = graph.input(id, slot(name)?)?;
         let value: Tensor = graph.node(source.node).attr("value").ok()?;
         value.item::<i32>().ok().map(i64::from)
     };
-    Some(Participant { group_key: constant("group_key"), group_size: constant("group_size") })
+    let group_key = constant("group_key").map(|key| if is_communicator { key + COMMUNICATORS } else { key });
+    Some(Participant { group_key, group_size: constant("group_size") })
 }
 
 /// The next step id of each graph key in a session.

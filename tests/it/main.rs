@@ -3,6 +3,7 @@
 
 mod checkpoint_command;
 mod clients;
+mod collectives;
 mod command;
 mod demo;
 mod docs;

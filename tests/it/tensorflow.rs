@@ -83,7 +83,7 @@ fn collectives_of_clients_compute_the_defined_values_and_refuse_members_that_dis
     let targets: Vec<String> = (0..3).map(|task| cluster.target("worker", task)).collect();
     let mut client = python::script("tests/tensorflow/collectives.py")?;
     let output = python::run(client.args(["--targets", &targets.join(",")]))?;
-    assert_eq!(checks(&output), 9, "{output}");
+    assert_eq!(checks(&output), 14, "{output}");
     Ok(())
 }
 

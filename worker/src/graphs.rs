@@ -4,6 +4,7 @@ use crate::session::Session;
 use crate::transport::Route;
 use device::Pool;
 use executor::{Executor, fuse};
+use graph::passes::number_instances;
 use graph::{DeviceName, Graph, NodeId, RecvOrigin, Role};
 use parking_lot::Mutex;
 use placer::{DeviceSet, PartitionOptions, Split, partition, placed_devices};
@@ -81,12 +82,13 @@ impl RegisteredGraph {
         let fuses = rewrites.allow(Rewrite::Fusion) && graph.len() >= rewrites.least_nodes().unwrap_or(0);
         let compile = |part: placer::Partition| {
             let device = part.device.ok_or_else(|| Status::invalid("a part without a device"))?;
+            let numbered = number_instances(part.graph);
             let graph = match fuses {
                 true => {
                     let on = session.devices.find(&device)?;
-                    fuse(part.graph, on).map_err(|e| crate::failure(&e))?
+                    fuse(numbered, on).map_err(|e| crate::failure(&e))?
                 }
-                false => part.graph,
+                false => numbered,
             };
             GraphPartition::compile(device, graph, session, pool)
         };

@@ -41,7 +41,7 @@ fn all_reduce(init: &KernelInit<'_>) -> Result<Kernel> {
     let participants = participants.ok_or_else(|| Error::invalid("num_devices must be at least 1"))?;
     let shared_name: String = init.attr("shared_name")?;
     Kernel::asynchronous(move |ctx| {
-        let AsyncContext { node, device, step, mut inputs, done } = ctx;
+        let AsyncContext { node, device, step, mut inputs, done, .. } = ctx;
         let joined = engine_of(&device).and_then(|engine| {
             let tensor = device_tensor(inputs.get_mut(0).map(std::mem::take))?;
             let make = || Ok(Collective::default());

@@ -1,8 +1,9 @@
 //! Builders of collectives between the devices of a group, over all tasks.
 
-use super::Scope;
+use super::{Forward, Scope};
 use crate::dtype::DType;
 use crate::graph::Output;
+use crate::ops::collective::gradient_of_receiver;
 
 /// The devices that run collectives together: all nodes with the same group key, one on each device. The size and the key
 /// are `int32` scalars in host memory.
@@ -94,6 +95,23 @@ impl Scope {
         let call = self.op("CollectiveBcastRecvV2").input(with.group.size).input(with.group.key);
         let call = call.input(with.instance).input(shape).attr("T", dtype);
         call.attr("timeout_seconds", with.timeout_seconds).output()
+    }
+
+    /// Adds a receiver's part of the gradient of a broadcast: the gradient of the source is the sum of the gradients of
+    /// all members. `received` is the output of a `CollectiveBcastRecv` or `CollectiveBcastRecvV2`, and `gradient` the
+    /// gradient that arrived at it. Returns the sum, which must be computed in each step that computes the gradient of
+    /// the source.
+    pub fn broadcast_gradient(&self, received: Output, gradient: Output) -> Output {
+        let forward = self.read(|graph, _| Forward {
+            id: received.node,
+            node: graph.node(received.node).clone(),
+            inputs: graph.inputs(received.node),
+        });
+        let Some(forward) = forward else { return gradient };
+        match gradient_of_receiver(self, &forward, gradient) {
+            Ok(sum) => sum,
+            Err(error) => self.failed(error.at_node(&forward.node.name)),
+        }
     }
 
     fn reduction(&self, op: &str, x: Output, with: Collective, reduction: CollectiveReduction) -> Output {

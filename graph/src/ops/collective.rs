@@ -2,7 +2,11 @@
 //!
 //! Every member of a group runs one node for each instance; nodes with the same group and instance key meet.
 
-use super::{OpDef, Traits};
+mod gradient;
+
+pub(crate) use gradient::of_receiver as gradient_of_receiver;
+
+use super::{Gradient, OpDef, Traits};
 use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
@@ -25,6 +29,7 @@ pub(super) const OPS: &[OpDef] = &[
             TIMEOUT,
         ],
         infer: same,
+        gradient: Gradient::Defined(gradient::of_reduce),
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -34,6 +39,7 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["data: T"],
         attrs: &[REDUCED, MERGE, FINAL, HINT, TIMEOUT, STATELESS, TOKENS, SUBDIVISIONS],
         infer: keyed_same,
+        gradient: Gradient::Defined(gradient::of_reduce),
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -53,6 +59,7 @@ pub(super) const OPS: &[OpDef] = &[
                 Ok(rows / members)
             })
         },
+        gradient: Gradient::Defined(gradient::of_reduce_scatter),
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -70,6 +77,7 @@ pub(super) const OPS: &[OpDef] = &[
             TIMEOUT,
         ],
         infer: shape_attr,
+        gradient: Gradient::Defined(gradient::of_gather),
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -82,6 +90,7 @@ pub(super) const OPS: &[OpDef] = &[
             check_keys(infer, 1)?;
             scale_rows(infer, |rows, members| Ok(rows.saturating_mul(members)))
         },
+        gradient: Gradient::Defined(gradient::of_gather),
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -91,6 +100,7 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["data: T"],
         attrs: BROADCAST_BY_ATTRS,
         infer: shape_attr,
+        gradient: Gradient::Defined(gradient::of_broadcast),
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -109,6 +119,7 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["data: T"],
         attrs: &[BROADCAST, HINT, TIMEOUT],
         infer: keyed_same,
+        gradient: Gradient::Defined(gradient::of_broadcast),
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -132,6 +143,7 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["data: T"],
         attrs: &[REDUCED, HINT, TIMEOUT, STATELESS, TOKENS],
         infer: keyed_same,
+        gradient: Gradient::Defined(gradient::of_all_to_all),
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -147,6 +159,41 @@ pub(super) const OPS: &[OpDef] = &[
             infer.set_all(PartialShape::of_dims([]));
             Ok(())
         },
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    // The members of a communicator give their ranks; they are the devices on which its nodes run.
+    OpDef {
+        name: "CollectiveInitializeCommunicator",
+        inputs: &["group_key: int32", "rank: int32", "group_size: int32"],
+        outputs: &["communicator: resource"],
+        attrs: &[HINT, TIMEOUT],
+        infer: |infer| {
+            check_keys(infer, 0)?;
+            infer.set(0, PartialShape::scalar());
+            Ok(())
+        },
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    // Row i of `group_assignment` lists the ranks of one subgroup, which computes on its own; an empty one stands for all.
+    OpDef {
+        name: "CollectiveReduceV3",
+        inputs: &["input: T", "communicator: resource", "group_assignment: int32"],
+        outputs: &["data: T"],
+        attrs: &[REDUCED, "reduction: {'Min', 'Max', 'Mul', 'Add'}", TIMEOUT],
+        infer: same,
+        gradient: Gradient::Defined(gradient::of_reduce_v3),
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CollectiveAllToAllV3",
+        inputs: &["input: T", "communicator: resource", "group_assignment: int32"],
+        outputs: &["data: T"],
+        attrs: &[REDUCED, TIMEOUT],
+        infer: same,
+        gradient: Gradient::Defined(gradient::within_subgroups),
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
@@ -195,7 +242,7 @@ fn shape_attr(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the group's size and key and the instance's key, the inputs from `first` on, are scalars.
+/// Checks that the keys of a group or instance, the three inputs from `first` on, are scalars.
 fn check_keys(infer: &Infer<'_>, first: usize) -> Result<()> {
     (first..first + 3).try_for_each(|i| infer.input_of_rank(i, 0).map(drop))
 }

@@ -14,7 +14,7 @@ mod cast;
 mod check;
 mod checkpoint;
 mod codec;
-mod collective;
+pub(crate) mod collective;
 mod color;
 mod compare;
 pub(crate) mod complex;

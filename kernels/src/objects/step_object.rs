@@ -2,6 +2,7 @@
 //! depends on the op's version: a resource, a pair of strings, or a reference to a pair of strings.
 
 use bytes::Bytes;
+use device::Device;
 use device::kernel::{KernelContext, KernelInit};
 use device::resource::Resource;
 use device::value::Value;
@@ -39,14 +40,7 @@ pub(crate) fn set_handle<T: Resource>(
         Tensor::strings(texts.to_vec(), Shape::new(&[2])?)
     };
     let value = match kind {
-        HandleKind::Resource => Value::Host(Tensor::resource(ResourceHandle {
-            device: ctx.device().name().to_string().into(),
-            container: container.into(),
-            name: name.into(),
-            hash_code: HASH_CODE,
-            type_name: T::KIND.into(),
-            dtypes_and_shapes: Vec::new(),
-        })),
+        HandleKind::Resource => resource_handle::<T>(ctx.device(), container, name),
         HandleKind::Strings => Value::Host(pair()?),
         HandleKind::Ref => {
             let variable = Variable::new(name, DType::String, PartialShape::vector(Some(2)));
@@ -56,6 +50,18 @@ pub(crate) fn set_handle<T: Resource>(
     };
     ctx.set_output(0, value);
     Ok(())
+}
+
+/// Returns a resource handle of an object of a step on `device`.
+pub(crate) fn resource_handle<T: Resource>(device: &Device, container: &str, name: &str) -> Value {
+    Value::Host(Tensor::resource(ResourceHandle {
+        device: device.name().to_string().into(),
+        container: container.into(),
+        name: name.into(),
+        hash_code: HASH_CODE,
+        type_name: T::KIND.into(),
+        dtypes_and_shapes: Vec::new(),
+    }))
 }
 
 /// The type of tensor by which an op names its object: a resource handle, two strings, or a reference to two strings.

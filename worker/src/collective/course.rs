@@ -43,6 +43,9 @@ pub(super) struct ForeignMembers {
     pub(super) buffers: BufferCalls,
 }
 
+/// A callback for the notice that another member has other terms than those agreed on.
+pub(super) type Renew = Box<dyn FnOnce() + Send>;
+
 /// One collective under way on one member.
 pub(super) struct Course {
     plan: Plan,
@@ -62,16 +65,20 @@ struct State {
     missing: usize,
     /// `None` once the collective has ended.
     finish: Option<Finish>,
+    /// `None` if no notice is expected.
+    renew: Option<Renew>,
 }
 
 impl Course {
-    /// Starts a member's course; `finish` receives its output, or the error that ended it.
+    /// Starts a member's course; `finish` receives its output, or the error that ended it. If a member sends the notice of
+    /// other terms, the course calls `renew` instead.
     pub(super) fn start(
         plan: Plan,
         input: Option<Tensor>,
         rendezvous: Arc<dyn Rendezvous>,
         pool: Arc<Pool>,
         finish: Finish,
+        renew: Option<Renew>,
     ) -> Arc<Course> {
         let state = State {
             input,
@@ -81,6 +88,7 @@ impl Course {
             received: Vec::new(),
             missing: 0,
             finish: Some(finish),
+            renew,
         };
         let course = Arc::new(Course { plan, rendezvous, pool, state: Mutex::new(state) });
         course.run_or_fail(Course::begin);
@@ -92,6 +100,21 @@ impl Course {
         let finish = self.state.lock().finish.take();
         if let Some(finish) = finish {
             finish(Err(error));
+        }
+    }
+
+    /// Ends the course, unless it has ended, so that the members agree anew.
+    fn renew(&self) {
+        let (finish, renew) = {
+            let mut state = self.state.lock();
+            (state.finish.take(), state.renew.take())
+        };
+        match (finish, renew) {
+            (Some(_finish), Some(renew)) => renew(),
+            (Some(finish), None) => {
+                finish(Err(Error::internal("a member has other terms than it agreed on")))
+            }
+            (None, _) => {}
         }
     }
 
@@ -196,6 +219,9 @@ impl Course {
 
     /// Stores a transfer that has arrived.
     fn receive(self: &Arc<Self>, index: usize, expected: usize, received: Result<Sent>) {
+        if received.as_ref().is_ok_and(|sent| sent.is_dead) {
+            return self.renew();
+        }
         let checked = received.and_then(|sent| match sent {
             Sent { value: Value::Host(tensor), is_dead: false }
                 if tensor.dtype() == self.plan.dtype && tensor.num_elements() == expected =>
@@ -319,13 +345,7 @@ impl Course {
     fn key(&self, phase: usize, transfer: &Transfer, from: usize, to: usize) -> Arc<RendezvousKey> {
         let Plan { members, name, foreign, schedule, .. } = &self.plan;
         let (source, destination) = (&members[from], &members[to]);
-        let edge = format!("collective:{name}:{phase}");
-        let key = RendezvousKey::new(
-            &source.name.to_string(),
-            source.incarnation,
-            &destination.name.to_string(),
-            &edge,
-        );
+        let key = transfer_key(name, phase, source, destination);
         let is_foreign = foreign.as_ref().is_some_and(|f| f.is_foreign[from] || f.is_foreign[to]);
         let text = match schedule.phases[phase].foreign_key {
             _ if !is_foreign => return Arc::new(key),
@@ -336,4 +356,16 @@ impl Course {
         };
         Arc::new(RendezvousKey { text: text.into(), ..key })
     }
+}
+
+/// Returns the rendezvous key of what a member sends another in a phase of a collective. In the first phase it may be the
+/// notice, a dead tensor, that the sender has other terms than those agreed on.
+pub(super) fn transfer_key(
+    name: &str,
+    phase: usize,
+    source: &DeviceAttributes,
+    destination: &DeviceAttributes,
+) -> RendezvousKey {
+    let edge = format!("collective:{name}:{phase}");
+    RendezvousKey::new(&source.name.to_string(), source.incarnation, &destination.name.to_string(), &edge)
 }

@@ -65,10 +65,10 @@ impl Leader {
     /// with the members that have come.
     pub(crate) async fn join(&self, join: Join, deadline: Option<Instant>) -> Result<Members, Status> {
         let (caller, answer) = oneshot::channel();
-        let group_key = join.group_key;
+        let group = join.key();
         let answers = self.register.lock().join(join, caller);
         deliver(answers);
-        wait(answer, deadline, || self.register.lock().who_has_joined(group_key)).await
+        wait(answer, deadline, || self.register.lock().who_has_joined(group)).await
     }
 
     /// Records a member's terms of an instance, and waits until the instance can begin, at most until `deadline`. Returns
@@ -83,10 +83,10 @@ impl Leader {
         deadline: Option<Instant>,
     ) -> Result<Option<usize>, Status> {
         let (caller, answer) = oneshot::channel();
-        let (group_key, instance_key) = (agree.group_key, agree.instance_key);
+        let (group, instance_key) = ((agree.group_key, agree.is_communicator), agree.instance_key);
         let answers = self.register.lock().agree(agree, caller);
         deliver(answers);
-        wait(answer, deadline, || self.register.lock().who_is_missing(group_key, instance_key)).await
+        wait(answer, deadline, || self.register.lock().who_is_missing(group, instance_key)).await
     }
 
     /// Returns the step id that every master uses next for a graph key. `is_foreign` is true for a master of TensorFlow.

@@ -1,7 +1,8 @@
 //! The members in one session: they join groups and agree on instances at first use, and run collectives.
 
 use super::buffer::BufferCalls;
-use super::course::{Course, ForeignMembers, Plan};
+use super::claims::Claims;
+use super::course::{Course, ForeignMembers, Plan, Renew, transfer_key};
 use super::leader::Leader;
 use super::register::{Agree, BROADCAST, Join, Members, Terms};
 use super::schedule::{Member, Schedule};
@@ -11,9 +12,10 @@ use crate::steps::{StepState, Steps};
 use crate::transport::{LinkTable, Route};
 use crate::worker::Worker;
 use device::cancel::{Cancellation, Registration};
-use device::collective::{Collectives, Finish, Merge, Operation, Reduction, Request, StepCollectives};
+use device::collective::{Collectives, Finish, Operation, Placed, Request, StepCollectives};
+use device::rendezvous::Sent;
 use device::{Error, Pool};
-use graph::{Code, DeviceName, TaskName, Tensor};
+use graph::{Code, DeviceName, TaskName, Tensor, fingerprint};
 use parking_lot::Mutex;
 use proto::channel::RetryPolicy;
 use proto::convert::{device_to_proto, devices_from_proto, shape_to_proto};
@@ -45,6 +47,13 @@ pub(crate) const STEP_KEY: &str = "anabranch-step";
 /// answer.
 pub(crate) const TIMEOUT_KEY: &str = "anabranch-timeout";
 
+/// The header field by which the member of a communicator tells a leader of this implementation its rank.
+pub(crate) const RANK_KEY: &str = "anabranch-rank";
+
+/// The header field of CompleteInstance by which a member tells a leader of this implementation that the members agree
+/// anew on an instance, with the number of the iteration.
+pub(crate) const RENEWAL_KEY: &str = "anabranch-renewal";
+
 /// The header field of GetStatus by which a member asks whether a task's members are of this implementation, and by which
 /// such a task answers.
 pub(crate) const COLLECTIVES_KEY: &str = "anabranch-collectives";
@@ -67,18 +76,29 @@ pub(crate) struct SessionCollectives {
     /// The deadline of a collective whose node sets none.
     timeout: Duration,
     agreed: Mutex<Agreed>,
+    claims: Arc<Claims>,
 }
 
 /// The groups and instances on which members of this task have agreed with their leader.
 #[derive(Debug, Default)]
 struct Agreed {
-    /// By the group's key and the member's device.
-    groups: FxHashMap<(i32, DeviceName), Group>,
-    /// By the keys of group and instance and the member's device, with the rank of a broadcast's source.
-    instances: FxHashMap<(i32, i32, DeviceName), (Terms, Option<usize>)>,
+    groups: FxHashMap<GroupKey, Group>,
+    /// By the group and the instance's key, with the rank of a broadcast's source.
+    instances: FxHashMap<(GroupKey, i32), (Terms, Option<usize>)>,
     /// The routes to the tasks of the groups' members.
     routes: Vec<Arc<Route>>,
 }
+
+/// The agreement of earlier steps on an instance.
+struct Known {
+    group: Group,
+    source: Option<usize>,
+    /// False if the member has other terms now, or is a broadcast's source now and was not, or the reverse.
+    is_current: bool,
+}
+
+/// A member of this task in a group: the group's key, whether the group is that of a communicator, and the device.
+type GroupKey = (i32, bool, DeviceName);
 
 /// A complete group.
 #[derive(Clone, Debug)]
@@ -112,6 +132,7 @@ impl SessionCollectives {
             steps: worker.steps.clone(),
             timeout: worker.config.collective_timeout,
             agreed: Mutex::default(),
+            claims: Arc::default(),
         })
     }
 
@@ -144,14 +165,18 @@ impl SessionCollectives {
         }
     }
 
-    /// Returns the members of the request's group and the rank of its source, if this member has agreed before.
-    fn known(&self, request: &Request, terms: &Terms) -> Option<(Group, Option<usize>)> {
+    /// Returns the agreement of this member's earlier steps on the request's instance, if there is one.
+    fn known(&self, request: &Request, terms: &Terms) -> Option<Known> {
         let agreed = self.agreed.lock();
-        let device = request.device.name().clone();
-        let group = agreed.groups.get(&(request.group_key, device.clone()))?;
-        let (known, source) = agreed.instances.get(&(request.group_key, request.instance_key, device))?;
-        let is_known = known == terms && group.members.len() == request.group_size as usize;
-        is_known.then(|| (group.clone(), *source))
+        let key = group_key(request);
+        let group = agreed.groups.get(&key).filter(|group| group.suits(request))?.clone();
+        if request.operation == Operation::Join {
+            return Some(Known { group, source: None, is_current: true });
+        }
+        let (known, source) = agreed.instances.get(&(key, request.instance_key))?;
+        let is_source = source.is_some_and(|rank| group.has_at(rank, request));
+        let is_current = known == terms && is_source == request.is_source();
+        Some(Known { group, source: *source, is_current })
     }
 
     /// Joins the request's group and agrees on its instance.
@@ -160,25 +185,27 @@ impl SessionCollectives {
         request: &Request,
         terms: &Terms,
         step_id: i64,
+        renewal: Option<u64>,
         deadline: Instant,
     ) -> Result<(Group, Option<usize>), Status> {
-        let device = request.device.name().clone();
-        let at = (request.group_key, device.clone());
-        let known = self.agreed.lock().groups.get(&at).cloned();
-        let group = match known.filter(|group| group.members.len() == request.group_size as usize) {
+        let key = group_key(request);
+        let known = self.agreed.lock().groups.get(&key).cloned();
+        let group = match known.filter(|group| group.suits(request)) {
             Some(group) => group,
             None => {
                 let members = self.join(request, step_id, deadline).await?;
                 let is_foreign = self.find_foreign(&members, deadline).await?;
                 self.add_routes(&members, step_id);
                 let group = Group { members, is_foreign };
-                self.agreed.lock().groups.insert(at, group.clone());
+                self.agreed.lock().groups.insert(key.clone(), group.clone());
                 group
             }
         };
-        let source = self.agree_on_instance(request, terms, step_id, deadline).await?;
-        let key = (request.group_key, request.instance_key, device);
-        self.agreed.lock().instances.insert(key, (terms.clone(), source));
+        if request.operation == Operation::Join {
+            return Ok((group, None));
+        }
+        let source = self.agree_on_instance(request, terms, step_id, renewal, deadline).await?;
+        self.agreed.lock().instances.insert((key, request.instance_key), (terms.clone(), source));
         Ok((group, source))
     }
 
@@ -224,9 +251,15 @@ impl SessionCollectives {
                 group_key: request.group_key,
                 group_size: request.group_size as usize,
                 device: attributes,
+                rank: request.placed.as_ref().map(|placed| placed.rank as usize),
                 step_id,
             };
             return self.own.join(join, Some(deadline)).await;
+        }
+        if request.placed.is_some() && self.is_foreign(leader, deadline).await? {
+            let text =
+                format!("communicators need a leader of this implementation; {leader} is TensorFlow's");
+            return Err(Status::new(Code::Unimplemented, text));
         }
         let message = pb::CompleteGroupRequest {
             group_key: request.group_key,
@@ -239,7 +272,7 @@ impl SessionCollectives {
             .peers
             .task(leader)?
             .call("CompleteGroup", RetryPolicy::UntilThere, Some(deadline + CALL_GRACE), |channel| {
-                let call = self.with_header(message.clone(), step_id, deadline);
+                let call = self.with_header(message.clone(), request, step_id, deadline);
                 async move { WorkerServiceClient::new(channel).complete_group(call).await }
             })
             .await?
@@ -252,20 +285,23 @@ impl SessionCollectives {
         request: &Request,
         terms: &Terms,
         step_id: i64,
+        renewal: Option<u64>,
         deadline: Instant,
     ) -> Result<Option<usize>, Status> {
         let leader = self.leader_task()?;
         let device = request.device.name().to_string();
-        let is_source = request.operation == Operation::Broadcast { is_source: true };
+        let is_source = request.is_source();
         if *leader == self.task {
             let agree = Agree {
                 group_key: request.group_key,
+                is_communicator: request.placed.is_some(),
                 instance_key: request.instance_key,
                 device,
                 node: request.node.name.to_string(),
                 terms: terms.clone(),
                 is_source,
                 step_id,
+                renewal,
             };
             return self.own.agree(agree, Some(deadline)).await;
         }
@@ -286,7 +322,10 @@ impl SessionCollectives {
             .peers
             .task(leader)?
             .call("CompleteInstance", RetryPolicy::Harmless, Some(deadline + CALL_GRACE), |channel| {
-                let call = self.with_header(message.clone(), step_id, deadline);
+                let mut call = self.with_header(message.clone(), request, step_id, deadline);
+                if let Some(number) = renewal {
+                    call.metadata_mut().insert(RENEWAL_KEY, number.into());
+                }
                 async move { WorkerServiceClient::new(channel).complete_instance(call).await }
             })
             .await?
@@ -301,19 +340,31 @@ impl SessionCollectives {
         })
     }
 
-    /// Returns a call with the member's session, step and time limit in its header, which a leader of TensorFlow ignores.
-    fn with_header<T>(&self, message: T, step_id: i64, deadline: Instant) -> tonic::Request<T> {
+    /// Returns a call with the member's session, step, time limit and rank in its header, which a leader of TensorFlow
+    /// ignores.
+    fn with_header<T>(
+        &self,
+        message: T,
+        request: &Request,
+        step_id: i64,
+        deadline: Instant,
+    ) -> tonic::Request<T> {
         let mut call = tonic::Request::new(message);
+        let header = call.metadata_mut();
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-        call.metadata_mut().insert(TIMEOUT_KEY, u64::try_from(left).unwrap_or(u64::MAX).into());
-        call.metadata_mut().insert(STEP_KEY, step_id.into());
+        header.insert(TIMEOUT_KEY, u64::try_from(left).unwrap_or(u64::MAX).into());
         if let Ok(session) = self.session.parse() {
-            call.metadata_mut().insert(SESSION_KEY, session);
+            header.insert(SESSION_KEY, session);
+        }
+        header.insert(STEP_KEY, step_id.into());
+        if let Some(placed) = &request.placed {
+            header.insert(RANK_KEY, placed.rank.into());
         }
         call
     }
 
-    /// Runs a collective whose members have agreed.
+    /// Runs a collective whose members have agreed; `renewal` is set if they have agreed anew. Otherwise a notice that a
+    /// member has other terms lets this member agree anew too.
     fn run(
         &self,
         step: &StepCollectives,
@@ -321,8 +372,16 @@ impl SessionCollectives {
         group: Group,
         source: Option<usize>,
         run: &Arc<Running>,
+        renewal: Option<u64>,
     ) {
+        if request.operation == Operation::Join {
+            return run.end(Ok(Tensor::from(0i32)));
+        }
         let Group { members, is_foreign } = group;
+        let members = match request.placed.as_ref().and_then(Placed::subgroup) {
+            Some(ranks) => ranks.iter().filter_map(|&rank| members.get(rank as usize).cloned()).collect(),
+            None => members,
+        };
         let own = request.device.name();
         let Some(rank) = members.iter().position(|member| member.name == *own) else {
             return run.end(Err(Error::internal(format!("{own} is no member of its group"))));
@@ -340,6 +399,15 @@ impl SessionCollectives {
             let text = "a group with members of TensorFlow has no reduce-scatter";
             return run.end(Err(Error::unimplemented(text)));
         };
+        let mut name = name(&request, is_foreign.is_some());
+        let renew = match renewal {
+            None if is_foreign.is_none() => Some(self.renewing(step, &request, run)),
+            None => None,
+            Some(_) => {
+                name.push_str(":renewed");
+                None
+            }
+        };
         let foreign = is_foreign.map(|is_foreign| {
             let buffers = BufferCalls::new(step.id, self.peers.clone(), self.runtime.clone());
             ForeignMembers { is_foreign, buffers }
@@ -352,7 +420,7 @@ impl SessionCollectives {
             dtype: request.dtype,
             width,
             output: request.shape,
-            name: format!("{}:{}:0:0", request.group_key, request.instance_key),
+            name,
             schedule,
         };
         let finish = run.clone();
@@ -362,30 +430,148 @@ impl SessionCollectives {
             step.rendezvous.clone(),
             self.pool.clone(),
             Box::new(move |output| finish.end(output)),
+            renew,
         );
-        *run.course.lock() = Some(course);
+        let mut latest = run.course.lock();
+        match renewal {
+            None => drop(latest.get_or_insert(course)),
+            Some(_) => *latest = Some(course),
+        }
+    }
+
+    /// Returns the callback by which a member that runs a collective agrees anew.
+    fn renewing(&self, step: &StepCollectives, request: &Request, run: &Arc<Running>) -> Renew {
+        let (own, run) = (self.this.clone(), Arc::downgrade(run));
+        let (step, request) = (step.clone(), request.clone());
+        Box::new(move || {
+            if let (Some(own), Some(run)) = (own.upgrade(), run.upgrade()) {
+                let renewal = Some(renewal(&request));
+                own.negotiate(step, request, run, renewal);
+            }
+        })
     }
 }
 
 impl Collectives for SessionCollectives {
     fn start(&self, step: &StepCollectives, request: Request, finish: Finish) {
-        let timeout = request.timeout.unwrap_or(self.timeout);
-        let Some(run) = Running::start(step, &request, timeout, finish) else { return };
+        let finish = match self.claims.claim(step.id, &request, finish) {
+            Ok(finish) => finish,
+            Err((finish, error)) => return finish(Err(error)),
+        };
+        let Some(run) = Running::start(step, &request, self.timeout_of(&request), finish) else { return };
         let terms = Terms::of(&request);
         run.expire_in_time(&self.runtime);
-        if let Some((group, source)) = self.known(&request, &terms) {
-            return self.run(step, request, group, source, &run);
+        match self.known(&request, &terms) {
+            Some(known) if known.is_current => {
+                self.run(step, request, known.group, known.source, &run, None);
+            }
+            Some(known) if known.group.is_foreign.is_none() => {
+                let renewal = Some(renewal(&request));
+                self.announce_change(step, &request, &known, &run);
+                self.negotiate(step.clone(), request, run, renewal);
+            }
+            _ => self.negotiate(step.clone(), request, run, None),
         }
+    }
+}
+
+impl SessionCollectives {
+    fn timeout_of(&self, request: &Request) -> Duration {
+        request.timeout.unwrap_or(self.timeout)
+    }
+
+    /// Agrees on the request's instance with its other members, and runs it. `renewal` is set if they agree anew.
+    fn negotiate(&self, step: StepCollectives, request: Request, run: Arc<Running>, renewal: Option<u64>) {
         let Some(own) = self.this.upgrade() else { return };
-        let (step, deadline) = (step.clone(), Instant::now() + timeout);
-        self.runtime.spawn(async move {
-            match own.agree(&request, &terms, step.id, deadline).await {
-                Ok((group, source)) => own.run(&step, request, group, source, &run),
+        let deadline = Instant::now() + self.timeout_of(&request);
+        let ending = run.clone();
+        let negotiation = self.runtime.spawn(async move {
+            let terms = Terms::of(&request);
+            match own.agree(&request, &terms, step.id, renewal, deadline).await {
+                Ok((group, source)) => own.run(&step, request, group, source, &run, renewal),
                 Err(status) if status.code == Code::DeadlineExceeded => run.expire(&status.message),
                 Err(status) => run.end(Err(to_error(status))),
             }
         });
+        ending.abort_at_end(negotiation.abort_handle());
     }
+
+    /// Sends all other members the notice that this member has other terms than those agreed on, in place of its first
+    /// transfers. A member that receives the notice agrees anew too. The source of a broadcast receives nothing: if it goes
+    /// on under the terms of before, its elements tell.
+    fn announce_change(&self, step: &StepCollectives, request: &Request, known: &Known, run: &Arc<Running>) {
+        let (name, members) = (name(request, false), &known.group.members);
+        let own = members.iter().position(|member| member.name == *request.device.name());
+        let Some(own) = own else { return };
+        for (_, member) in members.iter().enumerate().filter(|(rank, _)| *rank != own) {
+            let key = Arc::new(transfer_key(&name, 0, &members[own], member));
+            if let Err(error) = step.rendezvous.send(&key, Sent::dead()) {
+                return run.end(Err(error));
+            }
+        }
+        step.rendezvous.flush();
+        let source = known.source.filter(|source| *source != own).and_then(|source| members.get(source));
+        if let Some(source) = source {
+            let (error, run) = (goes_on(request, &source.name), run.clone());
+            let receive = move |sent: device::Result<Sent>| {
+                if sent.is_ok_and(|sent| !sent.is_dead) {
+                    run.end(Err(error));
+                }
+            };
+            let key = Arc::new(transfer_key(&name, 0, source, &members[own]));
+            step.rendezvous.recv(&key, Box::new(receive));
+        }
+    }
+}
+
+/// Returns the error of a member with changed terms if the source of a broadcast goes on under the terms of before.
+fn goes_on(request: &Request, source: &DeviceName) -> Error {
+    let (instance, node) = (request.instance_key, &request.node.name);
+    let own = format!("'{node}' on {}", request.device.name());
+    if request.is_source() {
+        let text =
+            format!("Instance {instance} already has source {source}, received second claim from {own}");
+        return Error::new(Code::Internal, format!("{text} (group {})", request.group_key));
+    }
+    Error::invalid(format!(
+        "Shape mismatch in the collective instance {instance} of group {}: {own} expects {} {}, but the source \
+         {source} sends what was agreed on before",
+        request.group_key, request.dtype, request.shape
+    ))
+}
+
+/// Returns the number of the request's iteration within its step.
+fn renewal(request: &Request) -> u64 {
+    fingerprint::combine(request.position.enclosing, request.position.iteration)
+}
+
+impl Group {
+    /// Returns whether the group is that of a member's request: the sizes are equal, and the member of a communicator has
+    /// the same rank.
+    fn suits(&self, request: &Request) -> bool {
+        let rank = request.placed.as_ref().map(|placed| placed.rank as usize);
+        let has_rank = rank.is_none_or(|rank| self.has_at(rank, request));
+        self.members.len() == request.group_size as usize && has_rank
+    }
+
+    /// Returns whether the request's member has a rank.
+    fn has_at(&self, rank: usize, request: &Request) -> bool {
+        self.members.get(rank).is_some_and(|member| member.name == *request.device.name())
+    }
+}
+
+fn group_key(request: &Request) -> GroupKey {
+    (request.group_key, request.placed.is_some(), request.device.name().clone())
+}
+
+/// Returns the name of a request's collective in the keys of its transfers: the keys of group and instance, and the frame
+/// and iteration of the loop, as in TensorFlow's keys. Between members of this implementation the frame is named by the
+/// iterations around it, because the loops of members in one graph have different names.
+fn name(request: &Request, has_foreign: bool) -> String {
+    let Request { group_key, instance_key, position, placed, .. } = request;
+    let kind = if placed.is_some() { "communicator:" } else { "" };
+    let frame = if has_foreign { position.frame } else { position.enclosing };
+    format!("{kind}{group_key}:{instance_key}:{frame}:{}", position.iteration)
 }
 
 /// A collective of a node, from the start of the node's kernel to its end.
@@ -398,6 +584,8 @@ struct Running {
     /// The callback by which the step's cancellation ends the collective.
     on_cancel: Mutex<Option<Registration>>,
     timer: Mutex<Option<AbortHandle>>,
+    /// The calls to the leader, which end with the collective: a later step may begin the instance anew.
+    negotiation: Mutex<Option<AbortHandle>>,
     /// `None` until the members have agreed.
     course: Mutex<Option<Arc<Course>>>,
 }
@@ -420,6 +608,7 @@ impl Running {
             cancellation: step.cancellation.clone(),
             on_cancel: Mutex::default(),
             timer: Mutex::default(),
+            negotiation: Mutex::default(),
             course: Mutex::default(),
         });
         let cancelled = run.clone();
@@ -457,6 +646,16 @@ impl Running {
         self.end(Err(Error::new(Code::DeadlineExceeded, text)));
     }
 
+    /// Ends calls to the leader when the collective ends, at once if it has ended.
+    fn abort_at_end(&self, calls: AbortHandle) {
+        *self.negotiation.lock() = Some(calls);
+        if self.finish.lock().is_none()
+            && let Some(calls) = self.negotiation.lock().take()
+        {
+            calls.abort();
+        }
+    }
+
     /// Ends the collective, unless it has ended.
     fn end(&self, output: device::Result<Tensor>) {
         let finish = self.finish.lock().take();
@@ -464,9 +663,8 @@ impl Running {
         if let Some(registration) = self.on_cancel.lock().take() {
             self.cancellation.deregister(registration);
         }
-        if let Some(timer) = self.timer.lock().take() {
-            timer.abort();
-        }
+        let calls = [self.timer.lock().take(), self.negotiation.lock().take()];
+        calls.into_iter().flatten().for_each(|call| call.abort());
         // A course that has not ended still refers to this object, and may wait for members of TensorFlow.
         let course = self.course.lock().take();
         if let (Some(course), Err(error)) = (course, &output) {
@@ -493,7 +691,10 @@ impl Terms {
             kind: kind(request.operation),
             dtype: request.dtype.number(),
             shape: Some(shape.clone()),
-            functions: functions(request.operation),
+            functions: match &request.placed {
+                Some(placed) => format!("{}, {}", functions(request.operation), subgroups(placed)),
+                None => functions(request.operation),
+            },
         }
     }
 }
@@ -501,7 +702,7 @@ impl Terms {
 /// Returns the number by which TensorFlow's protocol denotes an operation.
 fn kind(operation: Operation) -> i32 {
     match operation {
-        Operation::Reduce(_) => 0,
+        Operation::Reduce(_) | Operation::Join => 0,
         Operation::Broadcast { .. } => BROADCAST,
         Operation::Gather => 2,
         Operation::AllToAll => 4,
@@ -514,14 +715,15 @@ fn functions(operation: Operation) -> String {
     let (Operation::Reduce(reduction) | Operation::ReduceScatter(reduction)) = operation else {
         return String::new();
     };
-    let Reduction { merge, is_mean } = reduction;
-    let merge = match merge {
-        Merge::Add => "Add",
-        Merge::Mul => "Mul",
-        Merge::Min => "Min",
-        Merge::Max => "Max",
-    };
-    format!("{merge},{}", if is_mean { "Div" } else { "Id" })
+    format!("{},{}", reduction.merge.name(), if reduction.is_mean { "Div" } else { "Id" })
+}
+
+/// Returns the text of the subgroups in which the members of a communicator carry out an operation.
+fn subgroups(placed: &Placed) -> String {
+    match &*placed.assignment {
+        [] => "all members together".into(),
+        rows => format!("subgroups {rows:?}"),
+    }
 }
 
 impl fmt::Debug for SessionCollectives {

@@ -1,6 +1,6 @@
 //! Conversions between the leader's requests and the messages of TensorFlow's protocol.
 
-use super::member::{SESSION_KEY, STEP_KEY, TIMEOUT_KEY};
+use super::member::{RANK_KEY, RENEWAL_KEY, SESSION_KEY, STEP_KEY, TIMEOUT_KEY};
 use super::register::{Agree, Join, Members, Terms};
 use proto::convert::{device_from_proto, devices_to_proto, shape_from_proto};
 use proto::{Status, pb};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 /// `InvalidArgument` for a call without a device, or a group without members.
 pub(crate) fn join_of(call: &tonic::Request<pb::CompleteGroupRequest>) -> Result<Join, Status> {
     let session = call.metadata().get(SESSION_KEY).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let rank = call.metadata().get(RANK_KEY).and_then(|rank| rank.to_str().ok()?.parse().ok());
     let message = call.get_ref();
     let device = message.device_attributes.clone();
     let device = device.ok_or_else(|| Status::invalid("CompleteGroup has no device_attributes"))?;
@@ -24,6 +25,7 @@ pub(crate) fn join_of(call: &tonic::Request<pb::CompleteGroupRequest>) -> Result
         group_key: message.group_key,
         group_size,
         device: device_from_proto(device)?,
+        rank,
         step_id: step_id_of(call),
     })
 }
@@ -63,12 +65,15 @@ pub(crate) fn complete_group_response(
 /// `InvalidArgument` for a malformed shape.
 pub(crate) fn agree_of(call: tonic::Request<pb::CompleteInstanceRequest>) -> Result<Agree, Status> {
     let step_id = step_id_of(&call);
+    let renewal = call.metadata().get(RENEWAL_KEY).and_then(|number| number.to_str().ok()?.parse().ok());
+    let is_communicator = call.metadata().contains_key(RANK_KEY);
     let message = call.into_inner();
     let (node, functions) = message.name.split_once(": ").unwrap_or((&message.name, ""));
     // TensorFlow writes `ReduceV2(Add,Id)` for some ops and `Reduce(Add,Id)` for others.
     let functions = functions.split_once('(').map_or("", |(_, functions)| functions.trim_end_matches(')'));
     Ok(Agree {
         group_key: message.group_key,
+        is_communicator,
         instance_key: message.instance_key,
         node: node.to_owned(),
         terms: Terms {
@@ -80,5 +85,6 @@ pub(crate) fn agree_of(call: tonic::Request<pb::CompleteInstanceRequest>) -> Res
         device: message.device,
         is_source: message.is_source,
         step_id,
+        renewal,
     })
 }

@@ -2,6 +2,7 @@
 //! schedules and courses of operations.
 
 mod buffer;
+mod claims;
 mod course;
 mod leader;
 mod member;

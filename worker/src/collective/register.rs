@@ -17,11 +17,17 @@ pub(crate) struct Join {
     pub(crate) group_key: i32,
     pub(crate) group_size: usize,
     pub(crate) device: DeviceAttributes,
+    /// The member's rank in the group of a communicator; `None` in a group whose members are ranked by their names.
+    pub(crate) rank: Option<usize>,
     /// The id of the member's step; 0 if the member does not tell.
     pub(crate) step_id: i64,
 }
 
-/// The members of a complete group in the order of their ranks, which is the order of their full names.
+/// The key of a group, and whether it is the group of a communicator: each kind has keys of its own.
+pub(crate) type GroupKey = (i32, bool);
+
+/// The members of a complete group in the order of their ranks: in the group of a communicator the members give them,
+/// else they follow the order of the full names.
 pub(crate) type Members = Arc<[DeviceAttributes]>;
 
 /// The properties of an instance in which all members must agree.
@@ -33,7 +39,8 @@ pub(crate) struct Terms {
     pub(crate) dtype: i32,
     /// The shape of the members' outputs for a gather, of their inputs otherwise.
     pub(crate) shape: Option<Shape>,
-    /// The functions of a reduction, such as `Add,Div`; empty if the member does not tell.
+    /// The functions of a reduction, such as `Add,Div`, and the assignment of a communicator's members to subgroups; empty
+    /// if the member does not tell.
     pub(crate) functions: String,
 }
 
@@ -41,6 +48,7 @@ pub(crate) struct Terms {
 #[derive(Clone, Debug)]
 pub(crate) struct Agree {
     pub(crate) group_key: i32,
+    pub(crate) is_communicator: bool,
     pub(crate) instance_key: i32,
     pub(crate) device: String,
     /// The name of the member's node, for messages.
@@ -49,10 +57,15 @@ pub(crate) struct Agree {
     pub(crate) is_source: bool,
     /// The id of the member's step; 0 if the member does not tell.
     pub(crate) step_id: i64,
+    /// Set if the members agree anew on an instance: a number of the iteration within the step, the same for all.
+    pub(crate) renewal: Option<u64>,
 }
 
 /// The kind of a broadcast in TensorFlow's protocol.
 pub(crate) const BROADCAST: i32 = 1;
+
+/// Number of ended steps that an instance remembers.
+const MAX_ENDED: usize = 8;
 
 /// Answers that have become possible: each with its caller.
 pub(crate) type Answers<W, T> = Vec<(W, Result<T, Status>)>;
@@ -60,7 +73,7 @@ pub(crate) type Answers<W, T> = Vec<(W, Result<T, Status>)>;
 /// The groups and instances of a leader. `G` and `I` are the callers that wait for a group or an instance.
 #[derive(Debug)]
 pub(crate) struct Register<G, I> {
-    groups: FxHashMap<i32, Group<G, I>>,
+    groups: FxHashMap<GroupKey, Group<G, I>>,
     /// The last steps that have failed in a session, with the failures: members that come for them later are refused.
     failed: VecDeque<(i64, Status)>,
 }
@@ -72,6 +85,8 @@ const MAX_FAILED: usize = 256;
 struct Group<G, I> {
     size: usize,
     joined: Vec<Joined>,
+    /// Set if a device was refused before the group was complete.
+    failure: Option<GroupFailure>,
     /// Set when all members have joined.
     members: Option<Members>,
     waiting: Vec<Waiting<G>>,
@@ -85,10 +100,20 @@ struct Waiting<W> {
     step_id: i64,
 }
 
+/// The refusal of a device, which each session learns once: its next step begins the group anew.
+#[derive(Debug)]
+struct GroupFailure {
+    status: Status,
+    step_id: i64,
+    /// The sessions of the members that have been told.
+    told: Vec<Arc<str>>,
+}
+
 #[derive(Debug)]
 struct Joined {
     session: Arc<str>,
     device: DeviceAttributes,
+    rank: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -101,6 +126,10 @@ struct Instance<I> {
     failure: Option<Status>,
     /// The step of the first member.
     step_id: i64,
+    /// The renewal by which the instance was begun.
+    renewal: Option<u64>,
+    /// Earlier steps that did not complete the instance, each with the error for members that come late.
+    ended: Vec<(i64, Status)>,
     source: Option<usize>,
     waiting: Vec<Waiting<I>>,
 }
@@ -113,33 +142,29 @@ impl<G, I> Default for Register<G, I> {
 
 impl<G, I> Register<G, I> {
     /// Joins a device to a group. A member that joins from another session than before begins the group anew, because
-    /// its earlier program has ended. A device that cannot be a member fails all that wait for the group.
+    /// its earlier program has ended. A device that is refused fails the group if it is not complete, for the members that
+    /// wait and for those that come later; a step of a session that has been told begins the group anew.
     pub(crate) fn join(&mut self, join: Join, caller: G) -> Answers<G, Members> {
         if let Some(failure) = self.failure_of(join.step_id) {
             return vec![(caller, Err(failure))];
         }
-        let (group_key, name) = (join.group_key, join.device.name.to_string());
+        let (key, group_key, name) = (join.key(), join.group_key, join.device.name.to_string());
         let mut answers = Vec::new();
-        if self.groups.get(&group_key).is_some_and(|group| group.is_superseded_by(&join))
-            && let Some(ended) = self.groups.remove(&group_key)
+        if self.groups.get(&key).is_some_and(|group| group.is_superseded_by(&join))
+            && let Some(ended) = self.groups.remove(&key)
         {
             let text = format!("group {group_key} was begun anew by {name}, from another session");
             let ended = ended.waiting.into_iter();
             answers.extend(ended.map(|w| (w.caller, Err(Status::new(Code::Aborted, text.clone())))));
         }
-        let group = self.groups.entry(group_key).or_insert_with(|| Group::new(join.group_size));
+        let group = self.groups.entry(key).or_insert_with(|| Group::new(join.group_size));
+        group.waiting.push(Waiting { caller, step_id: join.step_id });
         if let Err(status) = group.check(&join) {
-            answers.push((caller, Err(status.clone())));
-            if group.members.is_none()
-                && let Some(refused) = self.groups.remove(&group_key)
-            {
-                answers.extend(refused.waiting.into_iter().map(|w| (w.caller, Err(status.clone()))));
-            }
+            answers.extend(group.refuse(&join, status));
             return answers;
         }
-        group.waiting.push(Waiting { caller, step_id: join.step_id });
         if !group.joined.iter().any(|joined| joined.device.name == join.device.name) {
-            group.joined.push(Joined { session: join.session, device: join.device });
+            group.joined.push(Joined { session: join.session, device: join.device, rank: join.rank });
         }
         if group.joined.len() == group.size {
             let members = group.members.get_or_insert_with(|| ranked(&group.joined)).clone();
@@ -156,7 +181,7 @@ impl<G, I> Register<G, I> {
             return vec![(caller, Err(failure))];
         }
         let (group_key, instance_key) = (agree.group_key, agree.instance_key);
-        let group = self.groups.get_mut(&group_key);
+        let group = self.groups.get_mut(&(group_key, agree.is_communicator));
         let Some((group, members)) =
             group.and_then(|group| group.members.clone().map(|members| (group, members)))
         else {
@@ -169,10 +194,23 @@ impl<G, I> Register<G, I> {
             let text = format!("{} is no member of group {group_key}", agree.device);
             return vec![(caller, Err(Status::new(Code::Internal, text)))];
         };
-        if group.instances.get(&instance_key).is_some_and(|instance| instance.is_over(&agree)) {
-            group.instances.remove(&instance_key);
+        if let Some(status) = group.instances.get(&instance_key).and_then(|i| i.end_of(agree.step_id)) {
+            return vec![(caller, Err(status))];
         }
-        let instance = group.instances.entry(instance_key).or_insert_with(|| Instance::new(&agree));
+        let is_over = |instance: &Instance<I>| instance.is_over(&agree, members.len());
+        let (mut answers, mut ended) = (Vec::new(), Vec::new());
+        if group.instances.get(&instance_key).is_some_and(is_over)
+            && let Some(mut over) = group.instances.remove(&instance_key)
+        {
+            let text =
+                format!("instance {instance_key} of group {group_key} was begun anew by {}", agree.device);
+            let status = over.failure.clone().unwrap_or_else(|| Status::new(Code::Aborted, text));
+            let waiting = std::mem::take(&mut over.waiting).into_iter();
+            answers.extend(waiting.map(|w| (w.caller, Err(status.clone()))));
+            ended = over.into_ended(&agree, members.len(), status);
+        }
+        let new = || Instance { ended, ..Instance::new(&agree) };
+        let instance = group.instances.entry(instance_key).or_insert_with(new);
         if instance.failure.is_none() {
             instance.failure = instance.check(&agree, rank).err();
         }
@@ -192,14 +230,15 @@ impl<G, I> Register<G, I> {
         let answer = match (&instance.failure, is_complete) {
             (Some(status), _) => Err(status.clone()),
             (None, true) => Ok(instance.source),
-            (None, false) => return Vec::new(),
+            (None, false) => return answers,
         };
-        instance.waiting.drain(..).map(|w| (w.caller, answer.clone())).collect()
+        answers.extend(instance.waiting.drain(..).map(|w| (w.caller, answer.clone())));
+        answers
     }
 
     /// Removes the groups that members of a session have joined. Returns the callers that wait for them.
     pub(crate) fn close_session(&mut self, session: &str) -> (Vec<G>, Vec<I>) {
-        let is_over = |_: &i32, group: &mut Group<G, I>| group.has_session(session);
+        let is_over = |_: &GroupKey, group: &mut Group<G, I>| group.has_session(session);
         let ended: Vec<Group<G, I>> = self.groups.extract_if(is_over).map(|(_, group)| group).collect();
         let (mut joining, mut agreeing) = (Vec::new(), Vec::new());
         for group in ended {
@@ -241,15 +280,15 @@ impl<G, I> Register<G, I> {
     }
 
     /// Says which members of a group have come.
-    pub(crate) fn who_has_joined(&self, group_key: i32) -> String {
-        let Some(group) = self.groups.get(&group_key) else { return "no member has come".into() };
+    pub(crate) fn who_has_joined(&self, group: GroupKey) -> String {
+        let Some(group) = self.groups.get(&group) else { return "no member has come".into() };
         let names: Vec<String> = group.joined.iter().map(|joined| joined.device.name.to_string()).collect();
         format!("{} of {} members have come: {}", names.len(), group.size, names.join(", "))
     }
 
     /// Says which members of an instance have not come.
-    pub(crate) fn who_is_missing(&self, group_key: i32, instance_key: i32) -> String {
-        let Some(group) = self.groups.get(&group_key) else { return "the group has ended".into() };
+    pub(crate) fn who_is_missing(&self, group: GroupKey, instance_key: i32) -> String {
+        let Some(group) = self.groups.get(&group) else { return "the group has ended".into() };
         let come = group.instances.get(&instance_key).map_or(&[][..], |instance| &instance.come);
         let members = group.members.iter().flat_map(|members| members.iter());
         let names = members.map(|member| member.name.to_string()).filter(|name| !come.contains(name));
@@ -262,6 +301,7 @@ impl<G, I> Group<G, I> {
         Group {
             size,
             joined: Vec::new(),
+            failure: None,
             members: None,
             waiting: Vec::new(),
             instances: FxHashMap::default(),
@@ -273,14 +313,32 @@ impl<G, I> Group<G, I> {
     }
 
     fn is_superseded_by(&self, join: &Join) -> bool {
+        if let Some(GroupFailure { step_id, told, .. }) = &self.failure {
+            return *step_id != join.step_id && told.contains(&join.session);
+        }
         let member = self.joined.iter().find(|joined| joined.device.name == join.device.name);
         member.is_some_and(|joined| {
             joined.session != join.session || joined.device.incarnation != join.device.incarnation
         })
     }
 
+    /// Returns the refusal for the caller that has come last and, if the group is not complete, for all that wait.
+    fn refuse(&mut self, join: &Join, status: Status) -> Answers<G, Members> {
+        let mut first = self.waiting.len() - 1;
+        if self.members.is_none() {
+            let told = self.joined.iter().map(|joined| joined.session.clone()).collect();
+            let failure = GroupFailure { status: status.clone(), step_id: join.step_id, told };
+            self.failure.get_or_insert(failure).told.push(join.session.clone());
+            first = 0;
+        }
+        self.waiting.drain(first..).map(|w| (w.caller, Err(status.clone()))).collect()
+    }
+
     /// Checks that a device may join.
     fn check(&self, join: &Join) -> Result<(), Status> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.status.clone());
+        }
         let Join { group_key, group_size, device, .. } = join;
         let refused = |reason: String| {
             let mut text =
@@ -302,11 +360,27 @@ impl<G, I> Group<G, I> {
                 device.name.device_type, first.device.name.device_type
             ));
         }
-        let is_member = self.joined.iter().any(|joined| joined.device.name == device.name);
+        let member = self.joined.iter().find(|joined| joined.device.name == device.name);
+        if let Some(rank) = join.rank {
+            if let Some(before) = member.and_then(|member| member.rank).filter(|before| *before != rank) {
+                return refused(format!("with rank {rank}, but it has rank {before} in that group"));
+            }
+            let other = self.joined.iter().find(|other| other.rank == Some(rank));
+            if let Some(other) = other.filter(|other| other.device.name != device.name) {
+                return refused(format!("with rank {rank}, which {} has in that group", other.device.name));
+            }
+        }
+        let is_member = member.is_some();
         if self.joined.len() == self.size && !is_member {
             return refused("that is already full".into());
         }
         Ok(())
+    }
+}
+
+impl Join {
+    pub(crate) fn key(&self) -> GroupKey {
+        (self.group_key, self.rank.is_some())
     }
 }
 
@@ -318,18 +392,43 @@ impl<I> Instance<I> {
             come: Vec::new(),
             failure: None,
             step_id: agree.step_id,
+            renewal: agree.renewal,
+            ended: Vec::new(),
             source: None,
             waiting: Vec::new(),
         }
     }
 
-    /// Returns whether the member begins the instance anew: the instance has failed in another step, or the member has
-    /// come before and has other terms now, or learned of the failure.
-    fn is_over(&self, agree: &Agree) -> bool {
+    /// Returns the error of a step that ended before all its members came; `None` for other steps.
+    fn end_of(&self, step_id: i64) -> Option<Status> {
+        self.ended.iter().find(|(ended, _)| *ended == step_id).map(|(_, status)| status.clone())
+    }
+
+    /// Returns the steps that did not complete the instance, this one among them if a member of another step has begun it
+    /// anew.
+    fn into_ended(mut self, agree: &Agree, members: usize, status: Status) -> Vec<(i64, Status)> {
+        let is_incomplete = self.failure.is_some() || self.come.len() < members;
+        if is_incomplete && self.step_id != agree.step_id && self.step_id != 0 {
+            self.ended.truncate(MAX_ENDED - 1);
+            self.ended.insert(0, (self.step_id, status));
+        }
+        self.ended
+    }
+
+    /// Returns whether the member begins the instance anew. The instance has failed or not been completed in another step,
+    /// or the member agrees anew and is the first to do so, or it has come before and has other terms now, or learned of the
+    /// failure.
+    fn is_over(&self, agree: &Agree, members: usize) -> bool {
         let has_failed = self.failure.is_some();
+        let is_other_step = self.step_id != agree.step_id;
+        let is_left = is_other_step && self.step_id != 0 && agree.step_id != 0 && self.come.len() < members;
+        let is_renewal = agree.renewal.is_some() && (is_other_step || self.renewal != agree.renewal);
+        let has_other_terms = self.terms != agree.terms;
         let has_come = self.come.contains(&agree.device);
-        (has_failed && self.step_id != agree.step_id)
-            || (has_come && (has_failed || self.terms != agree.terms))
+        (has_failed && is_other_step)
+            || is_left
+            || is_renewal
+            || (has_come && (has_failed || has_other_terms))
     }
 
     /// Compares a member's terms with those of the first member, and records the source.
@@ -384,9 +483,9 @@ fn of_step<W>(waiting: &mut Vec<Waiting<W>>, step_id: i64) -> Vec<W> {
 
 /// Returns the members in the order of their ranks.
 fn ranked(joined: &[Joined]) -> Members {
-    let mut members: Vec<DeviceAttributes> = joined.iter().map(|j| j.device.clone()).collect();
-    members.sort_by_cached_key(|member| member.name.clone());
-    members.into()
+    let mut ranked: Vec<&Joined> = joined.iter().collect();
+    ranked.sort_by_cached_key(|member| (member.rank, member.device.name.clone()));
+    ranked.into_iter().map(|member| member.device.clone()).collect()
 }
 
 #[cfg(test)]
@@ -403,18 +502,20 @@ mod tests {
             incarnation: 1,
             physical_description: String::new(),
         };
-        Join { session: session.into(), group_key: 1, group_size, device, step_id: 1 }
+        Join { session: session.into(), group_key: 1, group_size, device, rank: None, step_id: 1 }
     }
 
     fn agree(task: u32, terms: Terms, is_source: bool) -> Agree {
         Agree {
             group_key: 1,
+            is_communicator: false,
             instance_key: 9,
             device: format!("/job:worker/replica:0/task:{task}/device:CPU:0"),
             node: format!("node_{task}"),
             terms,
             is_source,
             step_id: 1,
+            renewal: None,
         }
     }
 
@@ -460,6 +561,35 @@ mod tests {
     }
 
     #[test]
+    fn members_of_a_communicator_have_the_ranks_that_they_give() {
+        let mut register = Groups::default();
+        let ranked =
+            |task: u32, rank: usize, step_id: i64| Join { rank: Some(rank), step_id, ..join(task, "s", 3) };
+        // A group of another kind has the same key.
+        register.join(join(0, "s", 3), 9);
+        assert_eq!(seen(register.join(ranked(0, 2, 1), 1)), []);
+        // Two members with one rank fail, and so does a member that comes later in the step.
+        let refused = seen(register.join(ranked(1, 2, 1), 2));
+        let [(1, Err(first)), (2, Err(second))] = &refused[..] else { panic!("{refused:?}") };
+        assert!(
+            first == second && first.contains("with rank 2, which /job:worker/replica:0/task:0"),
+            "{first}"
+        );
+        assert!(matches!(&seen(register.join(ranked(2, 1, 1), 3))[..], [(3, Err(third))] if third == first));
+        // So does a member of another session that missed the step; the next step begins the group anew.
+        let late = Join { session: "late".into(), ..ranked(2, 1, 7) };
+        assert!(matches!(&seen(register.join(late, 8))[..], [(8, Err(text))] if text == first));
+        assert_eq!(seen(register.join(ranked(0, 2, 2), 4)), []);
+        assert_eq!(seen(register.join(ranked(1, 0, 2), 5)), []);
+        let all = Ok(vec![1, 2, 0]);
+        let answered = seen(register.join(ranked(2, 1, 2), 6));
+        assert_eq!(answered, [(4, all.clone()), (5, all.clone()), (6, all)]);
+        // A member keeps its rank.
+        let refused = seen(register.join(ranked(0, 1, 3), 7));
+        assert!(matches!(&refused[..], [(7, Err(text))] if text.contains("it has rank 2")), "{refused:?}");
+    }
+
+    #[test]
     fn a_member_from_a_later_session_begins_its_group_anew() {
         let mut register = Groups::default();
         complete(&mut register, 2);
@@ -497,6 +627,47 @@ mod tests {
             matches!(&refused[..], [(4, Err(s)), (6, Err(_))] if s.message.contains("Max,Id")),
             "{refused:?}"
         );
+    }
+
+    #[test]
+    fn members_agree_anew_when_the_terms_of_one_have_changed() {
+        let mut register = Groups::default();
+        complete(&mut register, 2);
+        let agreed = |answers: &Answers<u32, Option<usize>>| answers.iter().all(|(_, r)| r.is_ok());
+        register.agree(agree(0, terms(0, 6), false), 0);
+        assert_eq!(register.agree(agree(1, terms(0, 6), false), 1).len(), 2);
+        // Member 1 has learnt that the terms of member 0 have changed, and comes first, with the terms of before.
+        let renewed = |task, elements, renewal| Agree {
+            step_id: 2,
+            renewal: Some(renewal),
+            ..agree(task, terms(0, elements), false)
+        };
+        assert_eq!(register.agree(renewed(1, 6, 0), 2), []);
+        let refused = register.agree(renewed(0, 5, 0), 3);
+        assert!(matches!(&refused[..], [(2, Err(_)), (3, Err(s))] if s.message.contains("Shape mismatch")));
+        // In the next iteration both have changed.
+        assert_eq!(register.agree(renewed(1, 7, 1), 4), []);
+        let answers = register.agree(renewed(0, 7, 1), 5);
+        assert!(answers.len() == 2 && agreed(&answers), "{answers:?}");
+    }
+
+    #[test]
+    fn a_late_member_of_a_failed_step_does_not_disturb_the_next() {
+        let mut register = Groups::default();
+        complete(&mut register, 3);
+        let in_step = |task, elements, step_id| Agree { step_id, ..agree(task, terms(0, elements), false) };
+        assert_eq!(register.agree(in_step(0, 6, 1), 0), []);
+        assert_eq!(register.agree(in_step(1, 5, 1), 1).len(), 2);
+        assert_eq!(register.agree(in_step(0, 4, 2), 2), []);
+        let late = register.agree(in_step(2, 6, 1), 3);
+        assert!(matches!(&late[..], [(3, Err(s))] if s.message.contains("Shape mismatch")), "{late:?}");
+        assert_eq!(register.agree(in_step(1, 4, 2), 4), []);
+        assert_eq!(register.agree(in_step(2, 4, 2), 5), [(2, Ok(None)), (4, Ok(None)), (5, Ok(None))]);
+        // A member that waits for the others of a step learns that one of them runs the next.
+        let other = |task, step_id| Agree { instance_key: 8, ..in_step(task, 4, step_id) };
+        assert_eq!(register.agree(other(0, 3), 6), []);
+        let begun = register.agree(other(1, 4), 7);
+        assert!(matches!(&begun[..], [(6, Err(s))] if s.code == Code::Aborted), "{begun:?}");
     }
 
     #[test]
@@ -558,10 +729,13 @@ mod tests {
     fn a_late_member_is_named() {
         let mut register = Groups::default();
         register.join(join(1, "s", 2), 1);
-        let joined = register.who_has_joined(1);
+        let joined = register.who_has_joined((1, false));
         assert!(joined.starts_with("1 of 2 members have come: /job:worker/replica:0/task:1"), "{joined}");
         register.join(join(0, "s", 2), 2);
         register.agree(agree(1, terms(0, 6), false), 3);
-        assert_eq!(register.who_is_missing(1, 9), "waits for /job:worker/replica:0/task:0/device:CPU:0");
+        assert_eq!(
+            register.who_is_missing((1, false), 9),
+            "waits for /job:worker/replica:0/task:0/device:CPU:0"
+        );
     }
 }

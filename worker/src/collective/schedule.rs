@@ -128,6 +128,7 @@ impl Schedule {
                     member.with_others(|peer| if Some(peer) == source { all.clone() } else { 0..0 });
                 Schedule::of(vec![member.receive(receives)])
             }
+            Operation::Join => Schedule::of(Vec::new()),
         }
     }
 
@@ -172,7 +173,7 @@ impl Schedule {
                     }
                 }
             }
-            Operation::AllToAll => Schedule::new(operation, member),
+            Operation::AllToAll | Operation::Join => Schedule::new(operation, member),
             Operation::ReduceScatter(_) => return None,
         })
     }
