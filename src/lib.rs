@@ -21,3 +21,8 @@ pub use task_flags::TaskFlags;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+/// Compiles the programs of the guide to process groups as doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide/collectives.md")]
+mod collectives_guide {}

@@ -154,6 +154,11 @@ impl Server {
         self.master.clone()
     }
 
+    /// Returns the worker, for process groups.
+    pub(crate) fn worker(&self) -> &Arc<Worker> {
+        &self.worker
+    }
+
     /// Creates a standby that replicates the state of the primary, which serves the task at `other`. The
     /// standby keeps a presence port open at `host`, bound to `bind`, by which the primary detects that the
     /// standby is alive.

@@ -50,6 +50,14 @@ pub struct Reduction {
     pub is_mean: bool,
 }
 
+impl Reduction {
+    pub const SUM: Reduction = Reduction { merge: Merge::Add, is_mean: false };
+    pub const MEAN: Reduction = Reduction { merge: Merge::Add, is_mean: true };
+    pub const PRODUCT: Reduction = Reduction { merge: Merge::Mul, is_mean: false };
+    pub const MIN: Reduction = Reduction { merge: Merge::Min, is_mean: false };
+    pub const MAX: Reduction = Reduction { merge: Merge::Max, is_mean: false };
+}
+
 /// The operation that the members of a group carry out together. "Rank" is a member's position in the order of the full
 /// device names, or in its row of the group assignment of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,6 +75,12 @@ pub enum Operation {
     AllToAll,
     /// The members wait until the group is complete, and exchange nothing.
     Join,
+    /// One member, the root, gets the combination of all inputs; the outputs of the others are unspecified.
+    ReduceToRoot { reduction: Reduction, is_root: bool },
+    /// The root gets all inputs, concatenated along the first dimension in the order of the ranks.
+    GatherToRoot { is_root: bool },
+    /// Member *r* gets row *r* of the root's input.
+    Scatter { is_root: bool },
 }
 
 /// A member's place in the group of a communicator, whose members give their ranks themselves.

@@ -258,6 +258,11 @@ fn assign_group(ctx: &mut device::kernel::KernelContext<'_>) -> Result<()> {
 /// Number of elements that are combined at a time.
 const STRIP: usize = 1024;
 
+/// Returns whether [`combine`] reduces elements of a type.
+pub fn is_reduced(dtype: DType) -> bool {
+    REDUCED[0].1.contains(&dtype)
+}
+
 /// Combines the elements of `terms`, one slice for each member in the order of the ranks, into `out`. A mean is divided
 /// by `members`. 16-bit floats are combined in `f32` and rounded once.
 ///

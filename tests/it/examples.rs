@@ -1,9 +1,10 @@
 //! The programs in `examples/`: each ends successfully, and the examples of training strategies find the weight and
 //! bias of their data.
 
+use crate::support::cluster::free_port;
 use crate::support::{Fallible, python};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Returns the path of an example's program; builds the examples if it is missing.
 fn program(name: &str) -> Fallible<PathBuf> {
@@ -40,8 +41,68 @@ fn each_strategy_fits_the_line() -> Fallible {
 
 #[test]
 fn other_examples_end_successfully() -> Fallible {
-    for example in ["linear_regression", "cluster", "placement"] {
+    for example in ["linear_regression", "cluster", "placement", "process_group"] {
         python::run(&mut Command::new(program(example)?))?;
+    }
+    Ok(())
+}
+
+/// The sums that the ranks of three processes print, in any order.
+fn check_sums(output: &str) {
+    let mut lines: Vec<&str> = output.lines().collect();
+    lines.sort_unstable();
+    let expected = [0, 1, 2].map(|rank| format!("rank {rank} of 3: the sum is 6"));
+    assert_eq!(lines, expected, "{output}");
+}
+
+#[test]
+fn launchers_start_a_process_group() -> Fallible {
+    let program = program("process_group")?;
+    let variables = [
+        ("RANK", "WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+    ];
+    for (rank_variable, size_variable) in variables {
+        let port = free_port()?.port().to_string();
+        let spawn = |rank: usize| {
+            let mut command = Command::new(&program);
+            command.env(rank_variable, rank.to_string()).env(size_variable, "3");
+            command.env("MASTER_ADDR", "127.0.0.1").env("ANABRANCH_PORT", &port);
+            command.stdout(Stdio::piped()).spawn()
+        };
+        let ranks = [2, 0, 1].map(spawn);
+        let mut output = String::new();
+        for rank in ranks {
+            let ended = rank?.wait_with_output()?;
+            assert!(ended.status.success(), "{rank_variable}");
+            output.push_str(&String::from_utf8(ended.stdout)?);
+        }
+        check_sums(&output);
+    }
+    Ok(())
+}
+
+#[test]
+fn mpiexec_and_torchrun_start_a_process_group() -> Fallible {
+    let program = program("process_group")?.display().to_string();
+    let port = free_port()?.port().to_string();
+    let launches = [
+        vec!["mpiexec", "-n", "3", &program],
+        vec!["torchrun", "--no-python", "--nproc-per-node", "3", "--master-port", &port, &program],
+    ];
+    for launch in launches {
+        let mut command = Command::new(launch[0]);
+        if launch[0] == "mpiexec" {
+            command.env("ANABRANCH_PORT", &port);
+        }
+        match command.args(&launch[1..]).stderr(Stdio::inherit()).output() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                eprintln!("skipped: this machine has no {}", launch[0]);
+            }
+            ended => check_sums(&String::from_utf8(ended?.stdout)?),
+        }
     }
     Ok(())
 }

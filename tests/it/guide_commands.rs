@@ -18,6 +18,8 @@ const TESTED_ELSEWHERE: &[(&str, &str)] = &[
     ("cargo run --features store-s3", "tests/it/stores.rs"),
     ("cargo test --workspace", ".ci/run"),
     ("anabranch-worker $cluster", "tests/deadlines/ps_replicas.rs"),
+    ("mpirun -n 4", "tests/it/examples.rs"),
+    ("torchrun --no-python", "tests/it/examples.rs"),
 ];
 
 /// Ports in the documents, which the test replaces by free ports.

@@ -408,6 +408,12 @@ impl StepRun {
         self._epoch_guard = session.enter(&self.step)?;
         Ok(self)
     }
+
+    /// Exempts the run from reports of slow steps, because it lasts as long as a group of processes.
+    pub(crate) fn without_slow_reports(self) -> StepRun {
+        self.step.reports.store(u32::BITS, Ordering::Relaxed);
+        self
+    }
 }
 
 impl Drop for StepRun {

@@ -328,6 +328,7 @@ impl Course {
     fn reduction(&self) -> Result<Reduction> {
         match self.plan.operation {
             Operation::Reduce(reduction) | Operation::ReduceScatter(reduction) => Ok(reduction),
+            Operation::ReduceToRoot { reduction, .. } => Ok(reduction),
             _ => Err(Error::internal("only reductions combine elements")),
         }
     }

@@ -707,6 +707,8 @@ fn kind(operation: Operation) -> i32 {
         Operation::Gather => 2,
         Operation::AllToAll => 4,
         Operation::ReduceScatter(_) => 5,
+        // Operations of process groups; TensorFlow's protocol has no numbers for them.
+        Operation::ReduceToRoot { .. } | Operation::GatherToRoot { .. } | Operation::Scatter { .. } => 6,
     }
 }
 

@@ -4,6 +4,7 @@
 mod buffer;
 mod claims;
 mod course;
+mod group;
 mod leader;
 mod member;
 mod messages;
@@ -11,6 +12,7 @@ mod register;
 mod schedule;
 
 pub(crate) use buffer::recv_buf;
+pub use group::{Group, GroupCall, GroupCallId, GroupFinish};
 pub(crate) use leader::{Leader, end_sequence};
 pub(crate) use member::{COLLECTIVES_KEY, SessionCollectives};
 pub(crate) use messages::{agree_of, complete_group_response, deadline_of, join_of};

@@ -75,9 +75,9 @@ pub(super) struct Member {
     pub(super) rank: usize,
     /// Number of members.
     pub(super) size: usize,
-    /// The rank of the source of a broadcast.
+    /// The rank of the source of a broadcast, or of the root.
     pub(super) source: Option<usize>,
-    /// Number of elements of the input; of the output for a broadcast.
+    /// Number of elements of the input; of the output for a broadcast and a scatter.
     pub(super) count: usize,
     /// Number of bytes of an element.
     pub(super) width: usize,
@@ -86,7 +86,7 @@ pub(super) struct Member {
 impl Schedule {
     /// Returns the schedule of one member.
     pub(super) fn new(operation: Operation, member: Member) -> Schedule {
-        let Member { rank, size, source, count, width } = member;
+        let Member { rank, size, count, width, .. } = member;
         let all = 0..count;
         match operation {
             Operation::Reduce(_) if size <= 2 || count * width <= MAX_ONE_SHOT => {
@@ -123,17 +123,44 @@ impl Schedule {
                     Phase { receives: Vec::new(), ..member.share(Source::Input, all.clone(), |_| 0..0) };
                 Schedule { copies: Some((all, 0)), phases: vec![share] }
             }
-            Operation::Broadcast { is_source: false } => {
-                let receives =
-                    member.with_others(|peer| if Some(peer) == source { all.clone() } else { 0..0 });
-                Schedule::of(vec![member.receive(receives)])
+            Operation::Broadcast { is_source: false } | Operation::Scatter { is_root: false } => {
+                Schedule::of(vec![member.receive(member.with_source(all))])
+            }
+            Operation::ReduceToRoot { is_root, .. } if size <= 2 || count * width <= MAX_ONE_SHOT => {
+                let whole = member.exchange(|_| all.clone(), &all, 0);
+                Schedule::of(vec![match is_root {
+                    true => Phase { sends: Vec::new(), ..whole },
+                    false => member.send(Source::Input, member.with_source(all)),
+                }])
+            }
+            Operation::ReduceToRoot { is_root, .. } => {
+                let chunk = |of: usize| chunk(count, size, width, of);
+                let own = chunk(rank);
+                let scatter = member.exchange(chunk, &own, own.start);
+                let collect = match is_root {
+                    true => member.receive(member.with_others(chunk)),
+                    false => member.send(Source::Combined, member.with_source(own)),
+                };
+                Schedule::of(vec![scatter, collect])
+            }
+            Operation::GatherToRoot { is_root: true } => {
+                let receives = member.with_others(|of| of * count..(of + 1) * count);
+                Schedule { copies: Some((all, rank * count)), phases: vec![member.receive(receives)] }
+            }
+            Operation::GatherToRoot { is_root: false } => {
+                Schedule::of(vec![member.send(Source::Input, member.with_source(all))])
+            }
+            Operation::Scatter { is_root: true } => {
+                let row = |of: usize| of * count..(of + 1) * count;
+                let sends = member.with_others(row);
+                Schedule { copies: Some((row(rank), 0)), phases: vec![member.send(Source::Input, sends)] }
             }
             Operation::Join => Schedule::of(Vec::new()),
         }
     }
 
     /// Returns the schedule of one member of a group with members of TensorFlow, which has one device a task: rings for
-    /// reductions and gathers, a tree for broadcasts. `None` for a reduce-scatter, which TensorFlow does not have.
+    /// reductions and gathers, a tree for broadcasts. `None` for operations that TensorFlow does not have.
     pub(super) fn foreign(operation: Operation, member: Member) -> Option<Schedule> {
         let Member { rank, size, count, .. } = member;
         let all = 0..count;
@@ -174,7 +201,10 @@ impl Schedule {
                 }
             }
             Operation::AllToAll | Operation::Join => Schedule::new(operation, member),
-            Operation::ReduceScatter(_) => return None,
+            Operation::ReduceScatter(_)
+            | Operation::ReduceToRoot { .. }
+            | Operation::GatherToRoot { .. }
+            | Operation::Scatter { .. } => return None,
         })
     }
 
@@ -253,6 +283,11 @@ impl Member {
         }
     }
 
+    /// Returns the phase in which the member only sends.
+    fn send(&self, source: Source, sends: Vec<Transfer>) -> Phase {
+        Phase { source, sends, ..self.receive(Vec::new()) }
+    }
+
     /// Returns the phase in which the member only receives.
     fn receive(&self, receives: Vec<Transfer>) -> Phase {
         Phase {
@@ -269,6 +304,11 @@ impl Member {
         let others = (0..self.size).filter(|&peer| peer != self.rank);
         let transfers = others.map(|peer| Transfer { peer, elements: elements(peer), section: 0 });
         transfers.filter(|transfer| !transfer.elements.is_empty()).collect()
+    }
+
+    /// Returns the transfer with the source or root, unless it is empty.
+    fn with_source(&self, elements: Range<usize>) -> Vec<Transfer> {
+        self.source.map(|source| self.with(source, elements, 0)).unwrap_or_default()
     }
 
     /// Returns the transfer with another member, unless it is empty.
@@ -325,10 +365,20 @@ mod tests {
         output: usize,
         schedule: impl Fn(Member) -> Schedule,
     ) -> Vec<Vec<Vec<(usize, usize)>>> {
+        run_with_inputs(size, count, output, count, schedule)
+    }
+
+    fn run_with_inputs(
+        size: usize,
+        count: usize,
+        output: usize,
+        inputs: usize,
+        schedule: impl Fn(Member) -> Schedule,
+    ) -> Vec<Vec<Vec<(usize, usize)>>> {
         let member = |rank| Member { rank, size, source: Some(size / 2), count, width: 1 << 13 };
         let schedules: Vec<Schedule> = (0..size).map(|rank| schedule(member(rank))).collect();
         let input =
-            |rank: usize| -> Vec<Vec<(usize, usize)>> { (0..count).map(|i| vec![(rank, i)]).collect() };
+            |rank: usize| -> Vec<Vec<(usize, usize)>> { (0..inputs).map(|i| vec![(rank, i)]).collect() };
         let mut outputs = vec![vec![Vec::new(); output]; size];
         for (rank, schedule) in schedules.iter().enumerate() {
             if let Some((from, to)) = schedule.copies.clone() {
@@ -413,6 +463,34 @@ mod tests {
                         .flat_map(|peer| (0..rows).map(move |i| vec![(peer, rank * rows + i)]))
                         .collect();
                     assert_eq!(*output, expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn roots_get_and_give_every_element() {
+        for size in 1..=9 {
+            let root = size / 2;
+            for count in [0, 1, 2, 7, 8, 9, 64, 100] {
+                let reduce = |rank| Operation::ReduceToRoot { reduction: SUM, is_root: rank == root };
+                let outputs = simulate(reduce, size, count, count);
+                let all: Vec<Vec<(usize, usize)>> =
+                    (0..count).map(|i| (0..size).map(|rank| (rank, i)).collect()).collect();
+                assert_eq!(outputs[root], all, "{size} members, {count} elements");
+                let gather = |rank| Operation::GatherToRoot { is_root: rank == root };
+                let outputs = simulate(gather, size, count, count * size);
+                let all: Vec<Vec<(usize, usize)>> =
+                    (0..size).flat_map(|rank| (0..count).map(move |i| vec![(rank, i)])).collect();
+                assert_eq!(outputs[root], all);
+                let scatter = |rank| Operation::Scatter { is_root: rank == root };
+                let outputs = run_with_inputs(size, count, count, count * size, |member| {
+                    Schedule::new(scatter(member.rank), member)
+                });
+                for (rank, output) in outputs.iter().enumerate() {
+                    let row: Vec<Vec<(usize, usize)>> =
+                        (0..count).map(|i| vec![(root, rank * count + i)]).collect();
+                    assert_eq!(*output, row);
                 }
             }
         }

@@ -181,6 +181,12 @@ impl StepRendezvous {
         self.pushes.has_used(link)
     }
 
+    /// Forgets that the step has sent values over a link, after all of them were received: the step goes on when the
+    /// link ends.
+    pub(crate) fn release_link(&self, link: &Arc<Outbound>) {
+        self.pushes.release(link);
+    }
+
     /// Sends a value over a link; if too many bytes are in flight, stores the value and offers it to the
     /// receiver.
     fn push(&self, link: &Arc<Outbound>, key: &Arc<str>, sent: Sent) -> device::Result<()> {

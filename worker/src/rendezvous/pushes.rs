@@ -149,6 +149,11 @@ impl Pushes {
         self.links.lock().iter().any(|known| Arc::ptr_eq(known, link))
     }
 
+    /// Forgets that the step has posted frames to a link.
+    pub(super) fn release(&self, link: &Arc<Outbound>) {
+        self.links.lock().retain(|known| !Arc::ptr_eq(known, link));
+    }
+
     /// Adds the key of a value that waits for a link. From time to time, keys whose values were fetched are
     /// removed.
     pub(super) fn add_pending(

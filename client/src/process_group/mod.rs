@@ -1,0 +1,420 @@
+//! Process groups: processes that exchange tensors by collectives and messages, without a graph.
+
+mod environment;
+mod meeting;
+mod process;
+mod work;
+
+pub use environment::{Environment, EnvironmentError};
+pub use work::Work;
+
+use self::process::Process;
+use self::work::{Pace, after};
+use crate::error::Result;
+use graph::fingerprint::{combine, hash64};
+use graph::{DType, DeviceAttributes, Shape, TaskName, Tensor};
+use proto::{Cluster, Status};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use worker::{Group, GroupCall, GroupCallId, Operation, Reduction, Transport};
+
+/// Step ids have 57 bits.
+const ID_MASK: u64 = (1 << 57) - 1;
+
+/// The job of the processes that a launcher starts.
+const JOB: &str = "worker";
+
+/// The properties of process groups.
+#[derive(Clone, Debug)]
+pub struct GroupOptions {
+    /// The time within which a call must end on this member.
+    pub timeout: Duration,
+    /// The time within which all members of a group must come.
+    pub join_timeout: Duration,
+    /// The transports that tensors may take between the members.
+    pub transport: Transport,
+}
+
+impl Default for GroupOptions {
+    /// Two minutes for a call, one for joining.
+    fn default() -> GroupOptions {
+        GroupOptions {
+            timeout: Duration::from_secs(120),
+            join_timeout: Duration::from_secs(60),
+            transport: Transport::default(),
+        }
+    }
+}
+
+/// One process's membership in a group of processes, like a group of `torch.distributed`. Members have ranks, counted
+/// from 0.
+///
+/// All members start the same collectives in the same order. A call whose members disagree in its operation, root,
+/// reduction, type or shape fails on all of them with an error that shows two sides, and the next call works again. A
+/// member whose own part had already succeeded gets the error from its next call, which then fails on all members.
+///
+/// Reductions combine elements in the order of the ranks, so that all members, and two runs, get the same bits. A
+/// tensor with elements for or of all members has the rank as its first dimension.
+///
+/// Dropping a group leaves it; the calls of other members that need this one fail then.
+#[derive(Debug)]
+pub struct ProcessGroup {
+    group: Arc<Group>,
+    process: Arc<Process>,
+    name: String,
+    options: GroupOptions,
+    pace: Arc<Pace>,
+}
+
+impl ProcessGroup {
+    /// Joins the group of all tasks of a cluster with one job, in which rank *r* is task *r*, and waits until all
+    /// members have come. The process listens at the address of its task.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a cluster with several jobs or missing tasks, or without the rank; `Unavailable` and
+    /// `DeadlineExceeded`, naming the members that did not come.
+    pub fn join(cluster: Cluster, rank: usize, options: GroupOptions) -> Result<ProcessGroup> {
+        let tasks = ranks_of(&cluster)?;
+        let task = task_of(&tasks, rank)?;
+        let listener = process::listen(task, cluster.address(task).unwrap_or_default())?;
+        ProcessGroup::join_at(listener, cluster, rank, options)
+    }
+
+    /// Joins the group of the processes that a launcher has started: torchrun, `mpirun` of Open MPI or MPICH, or
+    /// Slurm's `srun`, with default options. See [`Environment`] for the variables.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for missing or malformed variables, and those of [`ProcessGroup::join`].
+    pub fn from_env() -> Result<ProcessGroup> {
+        let environment = Environment::read(|name| std::env::var(name).ok());
+        let environment = environment.map_err(|e| Status::invalid(e.to_string()))?;
+        ProcessGroup::from_environment(&environment, GroupOptions::default())
+    }
+
+    /// Joins the group of the processes with the given environment, like [`ProcessGroup::from_env`].
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::join`].
+    pub fn from_environment(environment: &Environment, options: GroupOptions) -> Result<ProcessGroup> {
+        let deadline = after(Instant::now(), options.join_timeout);
+        let (listener, addresses) = meeting::meet(environment, deadline)?;
+        let mut cluster = Cluster::new();
+        for (task, address) in (0..).zip(&addresses) {
+            cluster.insert(JOB, task, address)?;
+        }
+        ProcessGroup::join_at(listener, cluster, environment.rank, options)
+    }
+
+    fn join_at(
+        listener: TcpListener,
+        cluster: Cluster,
+        rank: usize,
+        options: GroupOptions,
+    ) -> Result<ProcessGroup> {
+        let tasks = ranks_of(&cluster)?;
+        let task = task_of(&tasks, rank)?.clone();
+        let process = Process::start(cluster, task, listener, options.transport)?;
+        let (worker, deadline) = (process.worker().clone(), after(Instant::now(), options.join_timeout));
+        let members = process.wait(async move { worker.meet(&tasks, deadline).await })?;
+        ProcessGroup::of_members(&process, members, "world".into(), options, deadline)
+    }
+
+    /// Joins a group of these members, and waits for them.
+    fn of_members(
+        process: &Arc<Process>,
+        members: Vec<DeviceAttributes>,
+        name: String,
+        options: GroupOptions,
+        deadline: Instant,
+    ) -> Result<ProcessGroup> {
+        let incarnations: Vec<u64> = members.iter().map(|member| member.incarnation).collect();
+        let earlier = process.count_group(&incarnations);
+        let bytes: Vec<u8> = incarnations.iter().flat_map(|incarnation| incarnation.to_le_bytes()).collect();
+        let id = combine(hash64(&bytes), hash64(&earlier.to_le_bytes())) & ID_MASK;
+        let group = Group::join(process.worker(), id as i64, &name, members)?;
+        let group = ProcessGroup { group, process: process.clone(), name, options, pace: Arc::default() };
+        group.start_barrier().wait_until(deadline)?;
+        Ok(group)
+    }
+
+    /// Returns this member's rank.
+    pub fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    /// Returns the number of members.
+    pub fn size(&self) -> usize {
+        self.group.members().len()
+    }
+
+    /// Returns the task of each member, by rank.
+    pub fn tasks(&self) -> Vec<TaskName> {
+        self.group.members().iter().map(|member| member.name.task_name()).collect()
+    }
+
+    /// Makes a group of some members of this one, which get new ranks in the order of their ranks here. The members of
+    /// the new group call this function with the same ranks, and wait for each other; other members may call it, and
+    /// get `None`. It works also when members that are not in the new group are lost.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a rank that is twice in the list or that this group does not have; `Unavailable` and
+    /// `DeadlineExceeded`, naming the members that did not come.
+    pub fn new_group(&self, ranks: &[usize]) -> Result<Option<ProcessGroup>> {
+        let mut sorted = ranks.to_vec();
+        sorted.sort_unstable();
+        if sorted.is_empty() || sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Status::invalid(format!("the ranks of a new group are {ranks:?}")).into());
+        }
+        let member = |rank: &usize| {
+            let member = self.group.members().get(*rank).cloned();
+            member.ok_or_else(|| {
+                Status::invalid(format!("rank {rank} is no member of the group '{}'", self.name))
+            })
+        };
+        let members = sorted.iter().map(member).collect::<Result<Vec<_>, Status>>()?;
+        if !sorted.contains(&self.rank()) {
+            return Ok(None);
+        }
+        let name = format!("ranks {sorted:?} of {}", self.name);
+        let deadline = after(Instant::now(), self.options.join_timeout);
+        ProcessGroup::of_members(&self.process, members, name, self.options.clone(), deadline).map(Some)
+    }
+
+    /// Returns the combination of all members' tensors.
+    ///
+    /// # Errors
+    /// `Unimplemented` for a type other than the floats, `int32` and `int64`; otherwise those of [`Work::wait`], like
+    /// all calls.
+    pub fn all_reduce(&self, tensor: Tensor, reduction: Reduction) -> Result<Tensor> {
+        self.start_all_reduce(tensor, reduction).wait()
+    }
+
+    /// Starts [`ProcessGroup::all_reduce`].
+    pub fn start_all_reduce(&self, tensor: Tensor, reduction: Reduction) -> Work<Tensor> {
+        let output = tensor.shape().clone();
+        self.start("all_reduce", Operation::Reduce(reduction), tensor, output, None, |output| output)
+    }
+
+    /// Returns the combination of all members' tensors on the root, `None` on the others.
+    pub fn reduce(&self, tensor: Tensor, reduction: Reduction, root: usize) -> Result<Option<Tensor>> {
+        self.start_reduce(tensor, reduction, root).wait()
+    }
+
+    /// Starts [`ProcessGroup::reduce`].
+    pub fn start_reduce(&self, tensor: Tensor, reduction: Reduction, root: usize) -> Work<Option<Tensor>> {
+        let (output, is_root) = (tensor.shape().clone(), root == self.rank());
+        let operation = Operation::ReduceToRoot { reduction, is_root };
+        self.start("reduce", operation, tensor, output, Some(root), move |output| is_root.then_some(output))
+    }
+
+    /// Returns the root's tensor. The tensors of the others only tell its type and shape.
+    pub fn broadcast(&self, tensor: Tensor, root: usize) -> Result<Tensor> {
+        self.start_broadcast(tensor, root).wait()
+    }
+
+    /// Starts [`ProcessGroup::broadcast`].
+    pub fn start_broadcast(&self, tensor: Tensor, root: usize) -> Work<Tensor> {
+        let operation = Operation::Broadcast { is_source: root == self.rank() };
+        let output = tensor.shape().clone();
+        self.start("broadcast", operation, tensor, output, Some(root), |output| output)
+    }
+
+    /// Returns all members' tensors, stacked in the order of the ranks.
+    pub fn all_gather(&self, tensor: Tensor) -> Result<Tensor> {
+        self.start_all_gather(tensor).wait()
+    }
+
+    /// Starts [`ProcessGroup::all_gather`].
+    pub fn start_all_gather(&self, tensor: Tensor) -> Work<Tensor> {
+        match stacked(self.size(), tensor.shape()) {
+            Ok(output) => self.start("all_gather", Operation::Gather, tensor, output, None, |output| output),
+            Err(status) => Work::failed(&self.pace, status),
+        }
+    }
+
+    /// Returns all members' tensors, stacked in the order of the ranks, on the root; `None` on the others.
+    pub fn gather(&self, tensor: Tensor, root: usize) -> Result<Option<Tensor>> {
+        self.start_gather(tensor, root).wait()
+    }
+
+    /// Starts [`ProcessGroup::gather`].
+    pub fn start_gather(&self, tensor: Tensor, root: usize) -> Work<Option<Tensor>> {
+        let is_root = root == self.rank();
+        let output = match stacked(if is_root { self.size() } else { 0 }, tensor.shape()) {
+            Ok(output) => output,
+            Err(status) => return Work::failed(&self.pace, status),
+        };
+        let operation = Operation::GatherToRoot { is_root };
+        self.start("gather", operation, tensor, output, Some(root), move |output| is_root.then_some(output))
+    }
+
+    /// Returns row *r* of the root's tensor on rank *r*. The root passes a tensor whose first dimension is the number
+    /// of members, the others `None`; all pass the type and shape of a row.
+    pub fn scatter(
+        &self,
+        tensor: Option<Tensor>,
+        (dtype, shape): (DType, &Shape),
+        root: usize,
+    ) -> Result<Tensor> {
+        self.start_scatter(tensor, (dtype, shape), root).wait()
+    }
+
+    /// Starts [`ProcessGroup::scatter`].
+    pub fn start_scatter(
+        &self,
+        tensor: Option<Tensor>,
+        (dtype, shape): (DType, &Shape),
+        root: usize,
+    ) -> Work<Tensor> {
+        let is_root = root == self.rank();
+        let call = GroupCall {
+            name: "scatter",
+            operation: Operation::Scatter { is_root },
+            dtype,
+            input: tensor.filter(|_| is_root),
+            output: shape.clone(),
+            agreed: Some(shape.clone()),
+            root: Some(root),
+        };
+        self.start_call(call, |output| output)
+    }
+
+    /// Returns row *r* of the combination of all members' tensors on rank *r*. Their first dimension is the number of
+    /// members.
+    pub fn reduce_scatter(&self, tensor: Tensor, reduction: Reduction) -> Result<Tensor> {
+        self.start_reduce_scatter(tensor, reduction).wait()
+    }
+
+    /// Starts [`ProcessGroup::reduce_scatter`].
+    pub fn start_reduce_scatter(&self, tensor: Tensor, reduction: Reduction) -> Work<Tensor> {
+        match Shape::new(tensor.shape().dims().get(1..).unwrap_or_default()) {
+            Ok(output) => {
+                let operation = Operation::ReduceScatter(reduction);
+                self.start("reduce_scatter", operation, tensor, output, None, |output| output)
+            }
+            Err(error) => Work::failed(&self.pace, error.into()),
+        }
+    }
+
+    /// Returns, on rank *r*, row *r* of every member's tensor, in the order of the ranks. The first dimension of the
+    /// tensors is the number of members.
+    pub fn all_to_all(&self, tensor: Tensor) -> Result<Tensor> {
+        self.start_all_to_all(tensor).wait()
+    }
+
+    /// Starts [`ProcessGroup::all_to_all`].
+    pub fn start_all_to_all(&self, tensor: Tensor) -> Work<Tensor> {
+        let output = tensor.shape().clone();
+        self.start("all_to_all", Operation::AllToAll, tensor, output, None, |output| output)
+    }
+
+    /// Waits until all members have called this function.
+    pub fn barrier(&self) -> Result<()> {
+        self.start_barrier().wait()
+    }
+
+    /// Starts [`ProcessGroup::barrier`].
+    pub fn start_barrier(&self) -> Work<()> {
+        let call = GroupCall {
+            name: "barrier",
+            operation: Operation::Reduce(Reduction::SUM),
+            dtype: DType::Int32,
+            input: Some(Tensor::from(0i32)),
+            output: Shape::scalar(),
+            agreed: None,
+            root: None,
+        };
+        self.start_call(call, drop)
+    }
+
+    /// Sends a tensor of any type and shape to another member, which receives the tensors of one sender in the order of
+    /// sending. Returns when the tensor is on its way.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a rank that is not another member's; `Unavailable` if the member is lost or has left.
+    pub fn send(&self, tensor: Tensor, to: usize) -> Result<()> {
+        Ok(self.group.send(to, tensor)?)
+    }
+
+    /// Starts [`ProcessGroup::send`].
+    pub fn start_send(&self, tensor: Tensor, to: usize) -> Work<()> {
+        self.begin(drop, |finish| {
+            self.group.send(to, tensor)?;
+            finish(Ok(Tensor::from(0i32)));
+            Ok(None)
+        })
+    }
+
+    /// Receives the next tensor that another member sends.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a rank that is not another member's, and those of [`Work::wait`].
+    pub fn recv(&self, from: usize) -> Result<Tensor> {
+        self.start_recv(from).wait()
+    }
+
+    /// Starts [`ProcessGroup::recv`].
+    pub fn start_recv(&self, from: usize) -> Work<Tensor> {
+        self.begin(|tensor| tensor, |finish| self.group.receive(from, finish).map(Some))
+    }
+
+    fn start<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        operation: Operation,
+        tensor: Tensor,
+        output: Shape,
+        root: Option<usize>,
+        convert: impl FnOnce(Tensor) -> T + Send + 'static,
+    ) -> Work<T> {
+        let (dtype, agreed) = (tensor.dtype(), Some(tensor.shape().clone()));
+        let has_input = operation != Operation::Broadcast { is_source: false };
+        let input = Some(tensor).filter(|_| has_input);
+        self.start_call(GroupCall { name, operation, dtype, input, output, agreed, root }, convert)
+    }
+
+    fn start_call<T: Send + 'static>(
+        &self,
+        call: GroupCall,
+        convert: impl FnOnce(Tensor) -> T + Send + 'static,
+    ) -> Work<T> {
+        self.begin(convert, |finish| Ok(Some(self.group.start(call, finish))))
+    }
+
+    fn begin<T: Send + 'static>(
+        &self,
+        convert: impl FnOnce(Tensor) -> T + Send + 'static,
+        start: impl FnOnce(worker::GroupFinish) -> Result<Option<GroupCallId>, Status>,
+    ) -> Work<T> {
+        Work::start(&self.group, self.options.timeout, &self.pace, convert, start)
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        self.group.leave();
+    }
+}
+
+/// Returns the tasks of a cluster with one job, whose indices count up from 0.
+fn ranks_of(cluster: &Cluster) -> Result<Vec<TaskName>, Status> {
+    let tasks: Vec<TaskName> = cluster.tasks().map(|(task, _)| task).collect();
+    let is_counted = tasks.iter().zip(0..).all(|(task, rank)| task.task == rank);
+    if cluster.jobs().count() != 1 || !is_counted {
+        let text = "the cluster of a process group has one job, whose tasks are the ranks from 0 on";
+        return Err(Status::invalid(text));
+    }
+    Ok(tasks)
+}
+
+fn task_of(tasks: &[TaskName], rank: usize) -> Result<&TaskName, Status> {
+    let unknown = || Status::invalid(format!("rank {rank} is no task of a cluster of {} tasks", tasks.len()));
+    tasks.get(rank).ok_or_else(unknown)
+}
+
+/// Returns the shape of `size` stacked tensors.
+fn stacked(size: usize, shape: &Shape) -> Result<Shape, Status> {
+    let dims: Vec<usize> = std::iter::once(size).chain(shape.dims().iter().copied()).collect();
+    Ok(Shape::new(&dims)?)
+}

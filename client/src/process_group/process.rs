@@ -1,0 +1,115 @@
+//! The server by which a process takes part in its groups.
+
+use crate::error::{Error, Result};
+use crate::server::{Server, ServerConfig};
+use graph::{Code, TaskName};
+use parking_lot::Mutex;
+use proto::{Cluster, Status};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use worker::gpu_options::{GpuOptions, GpuSelection};
+use worker::{Transport, Worker};
+
+/// A server, and the thread that handles its connections. Dropping it closes them.
+pub(super) struct Process {
+    /// `None` only while it is dropped.
+    runtime: Option<Runtime>,
+    worker: Arc<Worker>,
+    /// For each list of members, by their incarnations, the number of groups that this process has joined.
+    joined: Mutex<BTreeMap<Vec<u64>, u64>>,
+}
+
+impl Process {
+    /// Starts the server of a task, which listens at `listener`.
+    ///
+    /// # Errors
+    /// `Internal` if the operating system cannot start a thread, and those of [`Server::in_runtime`].
+    pub(super) fn start(
+        cluster: Cluster,
+        task: TaskName,
+        listener: TcpListener,
+        transport: Transport,
+    ) -> Result<Arc<Process>> {
+        let internal = |e: std::io::Error| {
+            Error::Status(Status::new(Code::Internal, format!("the server of {task} cannot start: {e}")))
+        };
+        listener.set_nonblocking(true).map_err(internal)?;
+        // One thread polls the sockets: a second one would be woken beside it for nothing.
+        let mut runtime = Builder::new_multi_thread();
+        runtime.worker_threads(1).thread_name("anabranch-group").enable_all();
+        let runtime = runtime.build().map_err(internal)?;
+        let gpus = GpuOptions { visible: GpuSelection::Listed(Vec::new()), ..GpuOptions::default() };
+        let config = ServerConfig { cluster, task: task.clone(), gpus, transport, ..ServerConfig::default() };
+        let entered = runtime.enter();
+        let server = Server::in_runtime(config)?;
+        let worker = server.worker().clone();
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(internal)?;
+        drop(entered);
+        runtime.spawn(async move { server.serve(listener, std::future::pending(), Duration::ZERO).await });
+        Ok(Arc::new(Process { runtime: Some(runtime), worker, joined: Mutex::default() }))
+    }
+
+    pub(super) fn worker(&self) -> &Arc<Worker> {
+        &self.worker
+    }
+
+    /// Counts a group of these members. Returns the number of earlier groups of the same members.
+    pub(super) fn count_group(&self, members: &[u64]) -> u64 {
+        let mut joined = self.joined.lock();
+        let count = joined.entry(members.to_vec()).or_default();
+        *count += 1;
+        *count - 1
+    }
+
+    /// Runs a future on the server's thread and blocks until it is ready.
+    pub(super) fn wait<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = Result<T, Status>> + Send + 'static,
+    ) -> Result<T> {
+        let ended = || Status::new(Code::Internal, "the server of the process group has ended");
+        let runtime = self.runtime.as_ref().ok_or_else(ended)?;
+        let (answer, answered) = mpsc::sync_channel(1);
+        runtime.spawn(async move {
+            // Sending fails only if the waiting thread has ended.
+            let _ = answer.send(future.await);
+        });
+        Ok(answered.recv().map_err(|_| ended())??)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.worker.close_links();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Process({})", self.worker.task())
+    }
+}
+
+/// Listens at the address that a cluster gives a task; on all interfaces if its host is not one of this machine.
+///
+/// # Errors
+/// `Unavailable` if the port is taken.
+pub(super) fn listen(task: &TaskName, address: &str) -> Result<TcpListener, Status> {
+    let failed =
+        |e: std::io::Error| Status::new(Code::Unavailable, format!("{task} cannot listen at {address}: {e}"));
+    let addresses: Vec<SocketAddr> = address.to_socket_addrs().map_err(failed)?.collect();
+    let port = addresses.first().map_or(0, SocketAddr::port);
+    match TcpListener::bind(&*addresses) {
+        Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => {
+            TcpListener::bind(("0.0.0.0", port)).map_err(failed)
+        }
+        bound => bound.map_err(failed),
+    }
+}

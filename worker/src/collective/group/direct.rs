@@ -1,0 +1,71 @@
+//! The tensors that one member sends to another outside collectives, as a value: they are received in the order of
+//! sending.
+
+use graph::Tensor;
+use std::collections::{BTreeMap, VecDeque};
+
+/// The tensors from one member, and the receivers that wait for them.
+#[derive(Debug)]
+pub(super) struct Direct<R> {
+    /// The number of the next tensor to be received.
+    next: u64,
+    /// By number; large tensors may arrive after later ones.
+    arrived: BTreeMap<u64, Tensor>,
+    /// In the order of the receives, each with its number.
+    receivers: VecDeque<(u64, R)>,
+    next_receive: u64,
+}
+
+impl<R> Default for Direct<R> {
+    fn default() -> Direct<R> {
+        Direct { next: 0, arrived: BTreeMap::new(), receivers: VecDeque::new(), next_receive: 0 }
+    }
+}
+
+impl<R> Direct<R> {
+    /// Stores the tensor with a number. Returns the receivers that can end, each with its tensor.
+    pub(super) fn arrive(&mut self, number: u64, tensor: Tensor) -> Vec<(R, Tensor)> {
+        self.arrived.insert(number, tensor);
+        self.pair()
+    }
+
+    /// Adds a receiver. Returns the number of the receive, and the receivers that can end.
+    pub(super) fn receive(&mut self, receiver: R) -> (u64, Vec<(R, Tensor)>) {
+        let number = self.next_receive;
+        self.next_receive += 1;
+        self.receivers.push_back((number, receiver));
+        (number, self.pair())
+    }
+
+    /// Removes the receiver of a receive that has not ended.
+    pub(super) fn give_up(&mut self, number: u64) -> Option<R> {
+        let at = self.receivers.iter().position(|(receive, _)| *receive == number)?;
+        self.receivers.remove(at).map(|(_, receiver)| receiver)
+    }
+
+    /// Removes all receivers.
+    pub(super) fn take_receivers(&mut self) -> Vec<R> {
+        self.receivers.drain(..).map(|(_, receiver)| receiver).collect()
+    }
+
+    /// Returns whether a receiver waits.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.receivers.is_empty()
+    }
+
+    /// Returns the number of tensors that have arrived and were not received.
+    pub(super) fn untaken(&self) -> usize {
+        self.arrived.len()
+    }
+
+    fn pair(&mut self) -> Vec<(R, Tensor)> {
+        let mut pairs = Vec::new();
+        while !self.receivers.is_empty()
+            && let Some(tensor) = self.arrived.remove(&self.next)
+        {
+            self.next += 1;
+            pairs.extend(self.receivers.pop_front().map(|(_, receiver)| (receiver, tensor)));
+        }
+        pairs
+    }
+}

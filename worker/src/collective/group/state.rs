@@ -1,0 +1,76 @@
+//! The state of a group on one member, without sockets.
+
+use super::calls::Calls;
+use super::direct::Direct;
+use super::envelope::Envelope;
+use super::{Finish, MAX_UNTAKEN, member_name};
+use device::Error;
+use device::rendezvous::Receive;
+use graph::DeviceAttributes;
+
+/// The calls and messages of a group on one member.
+pub(super) struct State {
+    pub(super) calls: Calls<Receive>,
+    /// By the sender's rank.
+    pub(super) direct: Vec<Direct<Finish>>,
+    /// By the other member's rank.
+    pub(super) streams: Vec<Stream>,
+    /// The reason why no more messages are exchanged.
+    pub(super) failure: Option<Error>,
+}
+
+/// The numbers of the messages that two members have exchanged.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    pub(super) sent: u64,
+    pub(super) sent_direct: u64,
+    pub(super) received: u64,
+    pub(super) is_listening: bool,
+    /// The message whose tensor is to follow.
+    pub(super) followed: Option<Envelope>,
+    pub(super) has_left: bool,
+    pub(super) has_acknowledged: bool,
+    /// The last call of which the member has told.
+    pub(super) last_call: Option<u64>,
+}
+
+impl State {
+    /// Returns the streams of the members other than this one.
+    pub(super) fn streams_of(&self, own: usize) -> impl Iterator<Item = &Stream> {
+        self.streams.iter().enumerate().filter(move |(peer, _)| *peer != own).map(|(_, stream)| stream)
+    }
+
+    /// Returns the number of the message to receive from a member, and whether the tensor that follows it is to be
+    /// received, and records that it is being received; `None` if none is to be received now.
+    pub(super) fn begin_listening(&mut self, peer: usize) -> Option<(u64, bool)> {
+        let untaken = self.calls.untaken(peer) + self.direct[peer].untaken();
+        let is_awaited = self.calls.awaits(peer) || self.direct[peer].is_awaited();
+        let is_wanted = untaken < MAX_UNTAKEN || is_awaited || self.streams[peer].followed.is_some();
+        let stream = &mut self.streams[peer];
+        if stream.is_listening || stream.has_left || self.failure.is_some() || !is_wanted {
+            return None;
+        }
+        stream.is_listening = true;
+        Some((stream.received, stream.followed.is_some()))
+    }
+
+    /// Returns the text that says for which members a call waits.
+    pub(super) fn describe_wait(&self, number: u64, members: &[DeviceAttributes]) -> String {
+        let name = |rank: usize| match self.streams[rank].last_call {
+            Some(call) => format!("{} (last heard of in call {call})", member_name(members, rank)),
+            None => format!("{} (not heard of yet)", member_name(members, rank)),
+        };
+        let awaited: Vec<String> = self.calls.awaited(number).into_iter().map(name).collect();
+        let description = self.calls.description(number).unwrap_or_default();
+        match awaited.is_empty() {
+            true => format!("call {number}, {description}, has not ended"),
+            false => format!("call {number}, {description}: waits for {}", awaited.join(", ")),
+        }
+    }
+}
+
+impl Stream {
+    pub(super) fn hear_of(&mut self, call: u64) {
+        self.last_call = self.last_call.max(Some(call));
+    }
+}
