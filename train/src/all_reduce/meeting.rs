@@ -92,7 +92,7 @@ impl Meeting {
     }
 
     /// Runs the meeting; see [`AllReduceReplica::meet`](super::AllReduceReplica::meet). `missing` makes the error of the
-    /// deadline from the time waited and the failure of the last try.
+    /// deadline from the time waited and the failure of the last whole try, which names the workers that have come.
     pub(super) fn run(
         &self,
         session: &Session,
@@ -101,6 +101,7 @@ impl Meeting {
         missing: impl Fn(Duration, Error) -> Error,
     ) -> Result<bool> {
         let started = Instant::now();
+        let mut last = None;
         loop {
             let left = deadline.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
             let error = match self.try_once(session, step.unwrap_or(NOWHERE), left) {
@@ -109,9 +110,12 @@ impl Meeting {
             };
             match error.code() {
                 Code::DeadlineExceeded if started.elapsed() >= deadline => {
-                    return Err(missing(started.elapsed(), error));
+                    return Err(missing(started.elapsed(), last.unwrap_or(error)));
                 }
-                Code::DeadlineExceeded => tracing::info!("the workers have not met yet: {error}"),
+                Code::DeadlineExceeded => {
+                    tracing::info!("the workers have not met yet: {error}");
+                    last = Some(error);
+                }
                 // The group leader has forgotten this session's group, because other workers meet in later sessions.
                 Code::FailedPrecondition => return Err(Error::MeetingOver { cause: Box::new(error) }),
                 _ => return Err(error),
