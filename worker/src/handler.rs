@@ -168,8 +168,8 @@ impl WorkerService for Handler {
     async fn complete_group(&self, request: Request<CompleteGroupRequest>) -> Reply<CompleteGroupResponse> {
         let (join, deadline) = (collective::join_of(&request)?, collective::deadline_of(&request));
         let CompleteGroupRequest { group_key, group_size, device_type, .. } = request.into_inner();
-        let members = self.worker.leader.join(join, deadline).await?;
-        Ok(Response::new(collective::complete_group_response(group_key, group_size, device_type, &members)))
+        let met = self.worker.leader.join(join, deadline).await?;
+        Ok(collective::complete_group_response(group_key, group_size, device_type, &met))
     }
 
     async fn complete_instance(

@@ -1,6 +1,6 @@
 //! The leader of groups: it answers when a group is complete and when an instance is agreed on, and gives out step ids.
 
-use super::register::{Agree, Join, Members, Register};
+use super::register::{Agree, Join, Met, Register};
 use crate::rendezvous::to_error;
 use crate::worker::Worker;
 use graph::{Code, DeviceAttributes, DeviceName, TaskName};
@@ -25,7 +25,7 @@ type Caller<T> = oneshot::Sender<Result<T, Status>>;
 /// The leader's state, for members in this process and for calls from other tasks.
 #[derive(Debug)]
 pub(crate) struct Leader {
-    register: Mutex<Register<Caller<Members>, Caller<Option<usize>>>>,
+    register: Mutex<Register<Caller<Met>, Caller<Option<usize>>>>,
     /// By graph key.
     sequences: Mutex<FxHashMap<i64, Sequence>>,
     has_logged_default: Once,
@@ -63,7 +63,7 @@ impl Leader {
     /// # Errors
     /// `Internal` for a device that cannot be a member; `Aborted` if the group is begun anew meanwhile; `DeadlineExceeded`
     /// with the members that have come.
-    pub(crate) async fn join(&self, join: Join, deadline: Option<Instant>) -> Result<Members, Status> {
+    pub(crate) async fn join(&self, join: Join, deadline: Option<Instant>) -> Result<Met, Status> {
         let (caller, answer) = oneshot::channel();
         let group = join.key();
         let answers = self.register.lock().join(join, caller);

@@ -4,7 +4,7 @@ use super::buffer::BufferCalls;
 use super::claims::Claims;
 use super::course::{Course, ForeignMembers, Plan, Renew, transfer_key};
 use super::leader::Leader;
-use super::register::{Agree, BROADCAST, Join, Members, Terms};
+use super::register::{Agree, BROADCAST, Join, Members, Met, Terms};
 use super::schedule::{Member, Schedule};
 use crate::peers::Peers;
 use crate::rendezvous::to_error;
@@ -47,6 +47,10 @@ pub(crate) const STEP_KEY: &str = "anabranch-step";
 /// answer.
 pub(crate) const TIMEOUT_KEY: &str = "anabranch-timeout";
 
+/// The header field by which a leader of this implementation tells a member that its group has members in several
+/// sessions.
+pub(crate) const SHARED_KEY: &str = "anabranch-shared";
+
 /// The header field by which the member of a communicator tells a leader of this implementation its rank.
 pub(crate) const RANK_KEY: &str = "anabranch-rank";
 
@@ -85,7 +89,7 @@ struct Agreed {
     groups: FxHashMap<GroupKey, Group>,
     /// By the group and the instance's key, with the rank of a broadcast's source.
     instances: FxHashMap<(GroupKey, i32), (Terms, Option<usize>)>,
-    /// The routes to the tasks of the groups' members.
+    /// The routes to the tasks of the members of groups that several sessions share.
     routes: Vec<Arc<Route>>,
 }
 
@@ -136,8 +140,8 @@ impl SessionCollectives {
         })
     }
 
-    /// Prepares for a step of a graph with collectives: the members' tasks will learn the step's failure, after which
-    /// nothing that was agreed on holds. Returns the registration of the callback, to be removed when the step succeeds.
+    /// Prepares for a step of a graph with collectives. If other sessions take part in them, the members' tasks will learn
+    /// the step's failure, after which nothing that was agreed on holds. Returns the registration of the callback, to be removed when the step succeeds.
     pub(crate) fn begin_step(self: &Arc<Self>, step: &StepState) -> Option<Registration> {
         step.rendezvous.add_members(self.agreed.lock().routes.clone());
         let own = self.clone();
@@ -145,9 +149,12 @@ impl SessionCollectives {
         registered.inspect_err(|_| self.forget()).ok()
     }
 
-    /// Forgets all groups and instances, because members may have restarted or have left.
+    /// Forgets all groups and instances if other sessions have members in them, which may have restarted or have left.
     fn forget(&self) {
-        *self.agreed.lock() = Agreed::default();
+        let mut agreed = self.agreed.lock();
+        if !agreed.routes.is_empty() {
+            *agreed = Agreed::default();
+        }
     }
 
     /// Records the tasks of a group's members, which learn failures of this step and later ones.
@@ -193,9 +200,11 @@ impl SessionCollectives {
         let group = match known.filter(|group| group.suits(request)) {
             Some(group) => group,
             None => {
-                let members = self.join(request, step_id, deadline).await?;
+                let Met { members, is_shared } = self.join(request, step_id, deadline).await?;
                 let is_foreign = self.find_foreign(&members, deadline).await?;
-                self.add_routes(&members, step_id);
+                if is_shared {
+                    self.add_routes(&members, step_id);
+                }
                 let group = Group { members, is_foreign };
                 self.agreed.lock().groups.insert(key.clone(), group.clone());
                 group
@@ -239,7 +248,7 @@ impl SessionCollectives {
         Ok(!status.await?.metadata().contains_key(COLLECTIVES_KEY))
     }
 
-    async fn join(&self, request: &Request, step_id: i64, deadline: Instant) -> Result<Members, Status> {
+    async fn join(&self, request: &Request, step_id: i64, deadline: Instant) -> Result<Met, Status> {
         let attributes = request.device.attributes().clone();
         let leader = self.leader_task()?;
         if self.is_default_leader {
@@ -275,9 +284,10 @@ impl SessionCollectives {
                 let call = self.with_header(message.clone(), request, step_id, deadline);
                 async move { WorkerServiceClient::new(channel).complete_group(call).await }
             })
-            .await?
-            .into_inner();
-        Ok(devices_from_proto(answer.device_attributes)?.into())
+            .await?;
+        let is_shared = answer.metadata().contains_key(SHARED_KEY);
+        let members = devices_from_proto(answer.into_inner().device_attributes)?.into();
+        Ok(Met { members, is_shared })
     }
 
     async fn agree_on_instance(

@@ -1,11 +1,12 @@
 //! Conversions between the leader's requests and the messages of TensorFlow's protocol.
 
-use super::member::{RANK_KEY, RENEWAL_KEY, SESSION_KEY, STEP_KEY, TIMEOUT_KEY};
-use super::register::{Agree, Join, Members, Terms};
+use super::member::{RANK_KEY, RENEWAL_KEY, SESSION_KEY, SHARED_KEY, STEP_KEY, TIMEOUT_KEY};
+use super::register::{Agree, Join, Met, Terms};
 use proto::convert::{device_from_proto, devices_to_proto, shape_from_proto};
 use proto::{Status, pb};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+use tonic::metadata::MetadataValue;
 
 /// Returns the request to join a group in a call of CompleteGroup.
 ///
@@ -46,17 +47,21 @@ pub(crate) fn complete_group_response(
     group_key: i32,
     group_size: i32,
     device_type: String,
-    members: &Members,
-) -> pb::CompleteGroupResponse {
+    Met { members, is_shared }: &Met,
+) -> tonic::Response<pb::CompleteGroupResponse> {
     let tasks: BTreeSet<_> = members.iter().map(|member| member.name.task_name()).collect();
-    pb::CompleteGroupResponse {
+    let mut response = tonic::Response::new(pb::CompleteGroupResponse {
         group_key,
         group_size,
         device_type,
         num_tasks: tasks.len() as i32,
         communicator_key: Vec::new(),
         device_attributes: devices_to_proto(members),
+    });
+    if *is_shared {
+        response.metadata_mut().insert(SHARED_KEY, MetadataValue::from_static("1"));
     }
+    response
 }
 
 /// Returns a member's terms in a call of CompleteInstance.

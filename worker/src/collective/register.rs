@@ -30,6 +30,14 @@ pub(crate) type GroupKey = (i32, bool);
 /// else they follow the order of the full names.
 pub(crate) type Members = Arc<[DeviceAttributes]>;
 
+/// A complete group.
+#[derive(Clone, Debug)]
+pub(crate) struct Met {
+    pub(crate) members: Members,
+    /// True if the members belong to several sessions.
+    pub(crate) is_shared: bool,
+}
+
 /// The properties of an instance in which all members must agree.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Terms {
@@ -144,7 +152,7 @@ impl<G, I> Register<G, I> {
     /// Joins a device to a group. A member that joins from another session than before begins the group anew, because
     /// its earlier program has ended. A device that is refused fails the group if it is not complete, for the members that
     /// wait and for those that come later; a step of a session that has been told begins the group anew.
-    pub(crate) fn join(&mut self, join: Join, caller: G) -> Answers<G, Members> {
+    pub(crate) fn join(&mut self, join: Join, caller: G) -> Answers<G, Met> {
         if let Some(failure) = self.failure_of(join.step_id) {
             return vec![(caller, Err(failure))];
         }
@@ -168,7 +176,8 @@ impl<G, I> Register<G, I> {
         }
         if group.joined.len() == group.size {
             let members = group.members.get_or_insert_with(|| ranked(&group.joined)).clone();
-            answers.extend(group.waiting.drain(..).map(|w| (w.caller, Ok(members.clone()))));
+            let met = Met { members, is_shared: group.is_shared() };
+            answers.extend(group.waiting.drain(..).map(|w| (w.caller, Ok(met.clone()))));
         }
         answers
     }
@@ -312,6 +321,11 @@ impl<G, I> Group<G, I> {
         self.joined.iter().any(|joined| &*joined.session == session)
     }
 
+    /// Returns whether the members belong to several sessions.
+    fn is_shared(&self) -> bool {
+        self.joined.windows(2).any(|pair| pair[0].session != pair[1].session)
+    }
+
     fn is_superseded_by(&self, join: &Join) -> bool {
         if let Some(GroupFailure { step_id, told, .. }) = &self.failure {
             return *step_id != join.step_id && told.contains(&join.session);
@@ -323,7 +337,7 @@ impl<G, I> Group<G, I> {
     }
 
     /// Returns the refusal for the caller that has come last and, if the group is not complete, for all that wait.
-    fn refuse(&mut self, join: &Join, status: Status) -> Answers<G, Members> {
+    fn refuse(&mut self, join: &Join, status: Status) -> Answers<G, Met> {
         let mut first = self.waiting.len() - 1;
         if self.members.is_none() {
             let told = self.joined.iter().map(|joined| joined.session.clone()).collect();
@@ -524,8 +538,8 @@ mod tests {
     }
 
     /// Returns the callers that are answered, with the tasks of the members or the text of the error.
-    fn seen(answers: Answers<u32, Members>) -> Vec<(u32, Result<Vec<u32>, String>)> {
-        let tasks = |members: Members| members.iter().map(|member| member.name.task).collect();
+    fn seen(answers: Answers<u32, Met>) -> Vec<(u32, Result<Vec<u32>, String>)> {
+        let tasks = |met: Met| met.members.iter().map(|member| member.name.task).collect();
         answers.into_iter().map(|(caller, r)| (caller, r.map(tasks).map_err(|s| s.message))).collect()
     }
 
