@@ -4,7 +4,7 @@
 
 mod support;
 
-use anabranch::train::{Average, Strategy, Uneven, Wire};
+use anabranch::train::{Average, Strategy, Tables, Uneven, Wire};
 
 fn main() -> support::Fallible {
     let cluster = support::InProcessCluster::start(&[("worker", 2)])?;
@@ -14,6 +14,7 @@ fn main() -> support::Fallible {
         average: Average::Mean,
         wire: Wire::F32,
         uneven: Uneven::Fail,
+        tables: Tables::Replicated,
     };
     let found = support::train_on(&cluster, strategy, 300)?;
     println!("w, b = {found:.3?}");

@@ -3,12 +3,15 @@
 
 use crate::support::Fallible;
 use crate::support::cluster::Cluster;
-use crate::support::replica::{PATIENCE, Replica, long_deadlines, replica_under};
-use anabranch::graph::Tensor;
+use crate::support::folder::Folder;
+use crate::support::replica::{PATIENCE, Replica, long_deadlines, replica_under, replica_with_table};
+use anabranch::graph::{DType, Tensor};
 use anabranch::train::{
-    Average, Hook, Master, MonitoredConfig, MonitoredSession, Role, Strategy, Uneven, Wire, hooks,
+    Average, Hook, Master, MonitoredConfig, MonitoredSession, Period, Role, Strategy, Tables, Uneven, Wire,
+    hooks,
 };
 use std::mem::ManuallyDrop;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -29,19 +32,48 @@ struct Client {
 /// The results of a client: the global step after each of its steps, and the variables at the end.
 type Trained = (Vec<i64>, Vec<Tensor>);
 
-fn replica(worker: u32, workers: u32) -> Fallible<Replica> {
-    let (average, wire, uneven) = (Average::Mean, Wire::F32, Uneven::Fail);
-    replica_under(&Strategy::AllReduce { worker, workers, average, wire, uneven }, worker)
+/// A job of all-reduce.
+#[derive(Clone, Default)]
+struct Job {
+    workers: u32,
+    /// The number of parameter servers, which hold the bias of the model if there are any.
+    ps_tasks: u32,
+    /// The folder in which the chief saves a checkpoint every ten steps.
+    folder: Option<PathBuf>,
+}
+
+impl Job {
+    fn replica(&self, worker: u32) -> Fallible<Replica> {
+        let (workers, ps_tasks) = (self.workers, self.ps_tasks);
+        let (average, wire, uneven) = (Average::Mean, Wire::F32, Uneven::Fail);
+        let strategy = |tables| Strategy::AllReduce { worker, workers, average, wire, uneven, tables };
+        if ps_tasks == 0 {
+            return replica_under(&strategy(Tables::Replicated), worker);
+        }
+        let tables = Tables::OnParameterServers { ps_tasks, placement: Default::default() };
+        replica_with_table(&strategy(tables), worker)
+    }
+
+    fn cluster(&self) -> Fallible<Cluster> {
+        let all = [("ps", self.ps_tasks as usize), ("worker", self.workers as usize)];
+        let jobs: Vec<(&str, usize)> = all.into_iter().filter(|(_, tasks)| *tasks > 0).collect();
+        Cluster::start_with(&jobs, &["--connect-deadline", "2"])
+    }
 }
 
 impl Client {
-    fn train(&self, worker: u32, workers: u32, target: &str) -> Fallible<Trained> {
-        let replica = replica(worker, workers)?;
-        let config = MonitoredConfig { role: Role::fixed(worker == 0), ..long_deadlines() };
-        let all: Vec<Box<dyn Hook>> = vec![Box::new(hooks::StopAtStep { last_step: STEPS })];
+    fn train(&self, worker: u32, job: &Job, target: &str) -> Fallible<Trained> {
+        let replica = job.replica(worker)?;
+        let (role, checkpoint_folder) = (Role::fixed(worker == 0), job.folder.clone());
+        let config = MonitoredConfig { role, checkpoint_folder, ..long_deadlines() };
+        let mut all: Vec<Box<dyn Hook>> = vec![Box::new(hooks::StopAtStep { last_step: STEPS })];
+        if let Some(folder) = &job.folder {
+            let (saver, step) = (replica.saver.clone(), replica.training.global_step);
+            all.push(Box::new(hooks::CheckpointSaver::new(saver, folder, step, Period::Steps(10))));
+        }
         let (graph, training) = (replica.graph.clone(), replica.training.clone());
-        let master = Master::Remote(target.to_owned());
-        let session = MonitoredSession::new(master, graph, training, None, all, config)?;
+        let (master, saver) = (Master::Remote(target.to_owned()), Some(replica.saver.clone()));
+        let session = MonitoredSession::new(master, graph, training, saver, all, config)?;
         // A killed client does not close its session.
         let mut session = ManuallyDrop::new(session);
         let mut steps = Vec::new();
@@ -73,20 +105,34 @@ impl Client {
     }
 }
 
-/// Trains with `workers` workers. If there is a victim, its client and its task are killed and restarted in the middle.
-/// Returns the results of each worker, those of the victim's second client in place of the first.
-fn train(workers: u32, victim: Option<u32>) -> Fallible<Vec<Trained>> {
-    let mut cluster = Cluster::start_with(&[("worker", workers as usize)], &["--connect-deadline", "2"])?;
-    let targets: Vec<String> = (0..workers).map(|worker| cluster.target("worker", worker as usize)).collect();
-    let clients: Vec<Client> = (0..workers).map(|_| Client::default()).collect();
+/// The task that is killed and restarted, with its client if it is a worker.
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    Worker(u32),
+    Server(usize),
+}
+
+/// Trains a job. If there is a victim, it is killed and restarted in the middle. Returns the results of each worker,
+/// those of the victim's second client in place of the first.
+fn train(job: &Job, victim: Option<Victim>) -> Fallible<Vec<Trained>> {
+    let mut cluster = job.cluster()?;
+    let targets: Vec<String> =
+        (0..job.workers).map(|worker| cluster.target("worker", worker as usize)).collect();
+    let clients: Vec<Client> = (0..job.workers).map(|_| Client::default()).collect();
     let restarted = Client::default();
     thread::scope(|scope| {
         let mut running: Vec<ScopedJoinHandle<'_, Result<Trained, String>>> = Vec::new();
         for (worker, client) in (0..).zip(&clients) {
             let target = &targets[worker as usize];
-            running.push(scope.spawn(move || named(worker, client.train(worker, workers, target))));
+            running.push(scope.spawn(move || named(worker, client.train(worker, job, target))));
         }
-        if let Some(victim) = victim {
+        if let Some(Victim::Server(index)) = victim {
+            clients[0].until_step(KILLED_AT)?;
+            cluster.kill("ps", index)?;
+            cluster.spawn("ps", index)?;
+            cluster.wait_until_listening("ps", index)?;
+        }
+        if let Some(Victim::Worker(victim)) = victim {
             let index = victim as usize;
             clients[index].until_step(KILLED_AT)?;
             clients[index].is_killed.store(true, Ordering::Release);
@@ -95,7 +141,7 @@ fn train(workers: u32, victim: Option<u32>) -> Fallible<Vec<Trained>> {
             cluster.spawn("worker", index)?;
             cluster.wait_until_listening("worker", index)?;
             let (restarted, target) = (&restarted, &targets[index]);
-            let again = scope.spawn(move || named(victim, restarted.train(victim, workers, target)));
+            let again = scope.spawn(move || named(victim, restarted.train(victim, job, target)));
             running.insert(index, again);
         }
         running.into_iter().map(joined).collect()
@@ -112,13 +158,14 @@ fn joined(client: ScopedJoinHandle<'_, Result<Trained, String>>) -> Fallible<Tra
 
 #[test]
 fn a_killed_worker_gets_the_variables_of_the_survivors() -> Fallible {
-    let undisturbed = train(3, None)?;
+    let job = Job { workers: 3, ..Job::default() };
+    let undisturbed = train(&job, None)?;
     for (_, values) in &undisturbed {
         assert_eq!(values, &undisturbed[0].1);
     }
     // Worker 0 is the chief, and its task leads the group.
     for victim in [2, 0] {
-        let all = train(3, Some(victim))?;
+        let all = train(&job, Some(Victim::Worker(victim)))?;
         for (worker, (steps, values)) in (0..).zip(&all) {
             assert_eq!(values, &undisturbed[0].1, "victim {victim}, worker {worker}");
             assert_eq!(steps.last(), Some(&STEPS));
@@ -129,5 +176,48 @@ fn a_killed_worker_gets_the_variables_of_the_survivors() -> Fallible {
             assert!(steps[0] > first, "victim {victim}, {worker}: {steps:?}");
         }
     }
+    Ok(())
+}
+
+/// Returns the largest difference between the numbers of two lists of tensors.
+fn difference(a: &[Tensor], b: &[Tensor]) -> Fallible<f32> {
+    let mut most = 0.0f32;
+    for (a, b) in a.iter().zip(b).filter(|(a, _)| a.dtype() == DType::Float) {
+        for (a, b) in a.values::<f32>()?.iter().zip(b.values::<f32>()?) {
+            most = most.max((a - b).abs());
+        }
+    }
+    Ok(most)
+}
+
+#[test]
+fn a_killed_worker_goes_on_with_tables_on_parameter_servers() -> Fallible {
+    let job = Job { workers: 2, ps_tasks: 2, folder: None };
+    let undisturbed = train(&job, None)?;
+    assert_eq!(undisturbed[0].1, undisturbed[1].1);
+    let all = train(&job, Some(Victim::Worker(1)))?;
+    assert_eq!(all[0].1, all[1].1);
+    for (steps, values) in &all {
+        assert_eq!(steps.last(), Some(&STEPS));
+        // A step that was interrupted between the updates of two parts is repeated with one of them changed.
+        let difference = difference(values, &undisturbed[0].1)?;
+        assert!(difference < 0.01, "{difference}: {values:?}, undisturbed {:?}", undisturbed[0].1);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_killed_parameter_server_sends_all_workers_back_to_the_checkpoint() -> Fallible {
+    let folder = Folder::new("hybrid")?;
+    let job = Job { workers: 2, ps_tasks: 2, folder: None };
+    let undisturbed = train(&job, None)?;
+    let with_checkpoints = Job { folder: Some(folder.path().to_owned()), ..job.clone() };
+    for (steps, values) in train(&with_checkpoints, Some(Victim::Server(1)))? {
+        assert_eq!(values, undisturbed[0].1, "{steps:?}");
+        assert_eq!(steps.last(), Some(&STEPS));
+        assert!(steps.windows(2).any(|two| two[1] <= two[0]), "{steps:?}");
+    }
+    let lost = train(&job, Some(Victim::Server(1))).err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(lost.contains("have lost their values: b/part_1"), "{lost}");
     Ok(())
 }

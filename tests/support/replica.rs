@@ -7,8 +7,8 @@ use anabranch::graph::{DType, Graph, Output, Scope, Shape, Tensor};
 use anabranch::proto::Cluster;
 use anabranch::serve::log_to_stderr;
 use anabranch::train::{
-    FileStore, Hook, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Period, Retention,
-    Role, Saver, Strategy, SyncMode, Training, Variables, hooks,
+    FileStore, Hook, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Partitioner, Period,
+    Retention, Role, Saver, Strategy, SyncMode, Training, Variables, hooks,
 };
 use anabranch::worker::Transport;
 use std::path::{Path, PathBuf};
@@ -42,6 +42,26 @@ pub fn replica(worker: u32, sync: SyncMode) -> Fallible<Replica> {
 /// Builds the linear model of one worker. The batch of a step depends only on the global step, so a repeated step
 /// computes the same.
 pub fn replica_under(strategy: &Strategy, worker: u32) -> Fallible<Replica> {
+    replica_of(strategy, worker, |_, variables| {
+        variables.get("b", DType::Float, &[COLUMNS], &Initializer::Zeros).value
+    })
+}
+
+/// Builds the model of [`replica_under`] with the bias looked up in a table of two parts.
+pub fn replica_with_table(strategy: &Strategy, worker: u32) -> Fallible<Replica> {
+    replica_of(strategy, worker, |scope, variables| {
+        let cut = Partitioner::fixed_size(2);
+        let b = variables.get_partitioned("b", DType::Float, &[COLUMNS], &Initializer::Zeros, cut);
+        let ids: Vec<i32> = (0..).take(COLUMNS).collect();
+        variables.embedding_lookup(scope, &b.parts, scope.constant_vector(&ids), Default::default())
+    })
+}
+
+fn replica_of(
+    strategy: &Strategy,
+    worker: u32,
+    bias: impl Fn(&Scope, &Variables) -> Output,
+) -> Fallible<Replica> {
     let root = Scope::new();
     let (scope, for_variables) = strategy.scopes(&root);
     let variables = Variables::new(&for_variables);
@@ -52,8 +72,8 @@ pub fn replica_under(strategy: &Strategy, worker: u32) -> Fallible<Replica> {
         let step = variables.global_step().value;
         let row = scope.gather(data, scope.floor_mod(step, scope.constant(7i64)), 0);
         let w = variables.get("w", DType::Float, &[COLUMNS], &Initializer::Constant(0.5));
-        let b = variables.get("b", DType::Float, &[COLUMNS], &Initializer::Zeros);
-        let error = scope.sub(scope.add(scope.mul(row, w.value), b.value), scope.constant(1.0f32));
+        let b = bias(scope, variables);
+        let error = scope.sub(scope.add(scope.mul(row, w.value), b), scope.constant(1.0f32));
         scope.sum(scope.square(error), &[0], false)
     })?;
     let all = variables.all();

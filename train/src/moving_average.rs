@@ -23,8 +23,8 @@ impl MovingAverage {
         format!("{variable}/ExponentialMovingAverage")
     }
 
-    /// Adds the updates of the averages of all trained variables, each on its variable's device and after the nodes in
-    /// `changes` that write the variable.
+    /// Adds the updates of the averages of the trained variables in `changes`, each on its variable's device and after the
+    /// node that writes the variable.
     pub(crate) fn changes(
         self,
         scope: &Scope,
@@ -32,13 +32,11 @@ impl MovingAverage {
         changes: &[(Variable, NodeId)],
         mode: UpdateMode<'_>,
     ) -> Vec<(Variable, NodeId)> {
-        let update = |variable: Variable| {
-            let own = changes.iter().filter(|(changed, _)| changed.name == variable.name);
-            let after = scope.control(&own.map(|(_, change)| *change).collect::<Vec<_>>());
-            let update = self.update(&after, variables, &variable, mode);
-            (variable, update)
+        let update = |(variable, change): &(Variable, NodeId)| {
+            let update = self.update(&scope.control(&[*change]), variables, variable, mode);
+            (variable.clone(), update)
         };
-        variables.trainable().into_iter().map(update).collect()
+        changes.iter().filter(|(variable, _)| variable.trainable).map(update).collect()
     }
 
     /// Adds the nodes that update the moving average of `variable`.

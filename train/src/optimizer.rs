@@ -110,7 +110,25 @@ impl Optimizer {
         gradients: &[(Variable, Gradient)],
         mode: UpdateMode<'_>,
     ) -> Vec<(Variable, NodeId)> {
-        let powers = self.powers(variables, gradients);
+        let mut changes = self.changes_of(scope, variables, gradients, mode);
+        for (power, beta) in self.powers(variables) {
+            let beside = scope.colocate_with(power.handle.node);
+            let next = beside.mul(power.value, number(&beside, power.dtype, beta));
+            let target = mode.whole_target(&beside, &power);
+            changes.push((power, target.after(&beside).assign_variable(target.handle, next)));
+        }
+        changes
+    }
+
+    /// Adds the nodes that update the variables like [`Optimizer::changes`], without those that update Adam's powers.
+    pub(crate) fn changes_of(
+        &self,
+        scope: &Scope,
+        variables: &Variables,
+        gradients: &[(Variable, Gradient)],
+        mode: UpdateMode<'_>,
+    ) -> Vec<(Variable, NodeId)> {
+        let powers = self.powers(variables);
         let rate = self.learning_rate();
         let scheduled = rate.is_scheduled().then(|| rate.at(scope, variables.global_step().value));
         let mut changes = Vec::with_capacity(gradients.len() + powers.len());
@@ -126,25 +144,22 @@ impl Optimizer {
             let update = VariableUpdate { scope: &beside, variables, variable, powers: &powers, rate, mode };
             changes.push((variable.clone(), update.add(self, *gradient)));
         }
-        for (power, beta) in powers {
-            let beside = scope.colocate_with(power.handle.node);
-            let next = beside.mul(power.value, number(&beside, power.dtype, beta));
-            let target = mode.whole_target(&beside, &power);
-            changes.push((power, target.after(&beside).assign_variable(target.handle, next)));
-        }
         changes
     }
 
     /// Returns Adam's variables `beta1_power` and `beta2_power`, each with the beta by which a step multiplies it: one
-    /// pair for a model, on the device of the first variable with a gradient. Optimizers other than Adam have none.
-    fn powers(&self, variables: &Variables, gradients: &[(Variable, Gradient)]) -> Vec<(Variable, f64)> {
-        let (Optimizer::Adam { beta1, beta2, .. }, Some((first, _))) = (self, gradients.first()) else {
+    /// pair for a model, on the device of the first trained variable that is no part of a table. Optimizers other than
+    /// Adam have none.
+    fn powers(&self, variables: &Variables) -> Vec<(Variable, f64)> {
+        let trained = variables.trainable();
+        let (Optimizer::Adam { beta1, beta2, .. }, Some(first)) = (self, trained.first()) else {
             return Vec::new();
         };
+        let whole = trained.iter().find(|variable| variable.slice.is_none());
+        let beside = whole.map_or_else(|| variables.clone(), |whole| variables.beside(whole));
         let dtype = if first.dtype == DType::Double { DType::Double } else { DType::Float };
         let power = |name: &str, beta: f64| {
-            let first_value = Initializer::Constant(beta);
-            (variables.beside(first).get_untrained(name, dtype, &[], &first_value), beta)
+            (beside.get_untrained(name, dtype, &[], &Initializer::Constant(beta)), beta)
         };
         vec![power("beta1_power", *beta1), power("beta2_power", *beta2)]
     }

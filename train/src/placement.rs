@@ -1,7 +1,9 @@
 //! The placement of variables on parameter servers.
 
-use graph::Node;
-use placer::{GreedyLoadBalancing, PsStrategy, RoundRobin, byte_size_load};
+use graph::{DeviceSpec, Node};
+use placer::{
+    GreedyLoadBalancing, PsStrategy, ReplicaDeviceSetter, RoundRobin, byte_size_load, replica_device_setter,
+};
 use std::fmt;
 use std::sync::Arc;
 
@@ -42,8 +44,31 @@ impl fmt::Debug for VariableCost {
 }
 
 impl VariablePlacement {
+    /// Returns the function that gives variables the device of one of `ps_tasks` parameter servers, and other nodes that
+    /// of a worker; `None` if there are no parameter servers.
+    pub(crate) fn device_setter(
+        &self,
+        ps_tasks: u32,
+        worker: u32,
+    ) -> Option<impl Fn(&Node) -> DeviceSpec + use<>> {
+        // Variables are never on a parameter server's GPU, because workers read them over the network in every step.
+        let ps_device = DeviceSpec {
+            job: Some("ps".into()),
+            device_type: Some("CPU".into()),
+            id: Some(0),
+            ..DeviceSpec::default()
+        };
+        replica_device_setter(ReplicaDeviceSetter {
+            ps_tasks,
+            ps_device,
+            worker_device: worker_device(worker),
+            strategy: Some(self.strategy(ps_tasks)),
+            ..ReplicaDeviceSetter::default()
+        })
+    }
+
     /// Returns the placer's strategy that implements the rule for `ps_tasks` parameter servers.
-    pub(crate) fn strategy(&self, ps_tasks: u32) -> Box<dyn PsStrategy> {
+    fn strategy(&self, ps_tasks: u32) -> Box<dyn PsStrategy> {
         match self {
             VariablePlacement::RoundRobin => Box::new(RoundRobin::new(ps_tasks)),
             VariablePlacement::GreedyByBytes => Box::new(GreedyLoadBalancing::new(ps_tasks, byte_size_load)),
@@ -53,4 +78,9 @@ impl VariablePlacement {
             }
         }
     }
+}
+
+/// Returns the device of a worker's task.
+pub(crate) fn worker_device(worker: u32) -> DeviceSpec {
+    DeviceSpec { job: Some("worker".into()), task: Some(worker), ..DeviceSpec::default() }
 }

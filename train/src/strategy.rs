@@ -1,15 +1,14 @@
 //! Strategies: the distribution of one model function over one device, over towers in one graph, or over workers with
 //! or without parameter servers.
 
-use crate::all_reduce::{AllReduceJob, Average, OptionalBatch, Uneven, Wire};
+use crate::all_reduce::{AllReduceJob, Average, OptionalBatch, Tables, Uneven, Wire};
 use crate::clip::Clip;
 use crate::moving_average::MovingAverage;
 use crate::optimizer::Optimizer;
-use crate::placement::VariablePlacement;
+use crate::placement::{VariablePlacement, worker_device};
 use crate::training::{self, Towers, Training};
 use crate::variables::Variables;
 use graph::{DeviceSpec, Error, Output, Result, Scope};
-use placer::{ReplicaDeviceSetter, replica_device_setter};
 
 /// The distribution of a model over devices and tasks. All other parts of a training program are the same for
 /// each strategy.
@@ -23,10 +22,11 @@ pub enum Strategy {
     /// Between-graph replication: each worker runs this graph in its own session. The workers share the
     /// variables, which are on the parameter servers, by name.
     ParameterServer { ps_tasks: u32, worker: u32, placement: VariablePlacement, sync: SyncMode },
-    /// Between-graph replication without parameter servers: each worker runs this graph in its own session, holds all
-    /// variables on its task `/job:worker/task:<worker>`, and updates them with the combined gradients of all `workers`
-    /// workers, which have the same bits everywhere. The loss of a step is that of the worker's own share.
-    AllReduce { worker: u32, workers: u32, average: Average, wire: Wire, uneven: Uneven },
+    /// Between-graph replication without parameter servers, or with some for `tables` only: each worker runs this graph in
+    /// its own session, holds all other variables on its task `/job:worker/task:<worker>`, and updates them with the
+    /// combined gradients of all `workers` workers, which have the same bits everywhere. The loss of a step is that of
+    /// the worker's own share.
+    AllReduce { worker: u32, workers: u32, average: Average, wire: Wire, uneven: Uneven, tables: Tables },
 }
 
 /// The method that averages the gradients of towers.
@@ -86,28 +86,13 @@ impl Strategy {
         match self {
             Strategy::Local => (scope.clone(), scope.clone()),
             Strategy::Towers { variables, .. } => (scope.clone(), scope.device(variables)),
-            Strategy::AllReduce { worker, .. } => {
-                let on_worker = scope.device(&format!("/job:worker/task:{worker}"));
-                (on_worker.clone(), on_worker)
+            Strategy::AllReduce { worker, tables, .. } => {
+                let on_worker = scope.device(&worker_device(*worker).to_string());
+                let for_variables = tables.scope(scope, *worker).unwrap_or_else(|| on_worker.clone());
+                (on_worker, for_variables)
             }
             Strategy::ParameterServer { ps_tasks, worker, placement, .. } => {
-                let worker_device =
-                    DeviceSpec { job: Some("worker".into()), task: Some(*worker), ..DeviceSpec::default() };
-                // Variables are never on a parameter server's GPU, because workers read them over the network
-                // in every step.
-                let ps_device = DeviceSpec {
-                    job: Some("ps".into()),
-                    device_type: Some("CPU".into()),
-                    id: Some(0),
-                    ..DeviceSpec::default()
-                };
-                let setter = replica_device_setter(ReplicaDeviceSetter {
-                    ps_tasks: *ps_tasks,
-                    ps_device,
-                    worker_device,
-                    strategy: Some(placement.strategy(*ps_tasks)),
-                    ..ReplicaDeviceSetter::default()
-                });
+                let setter = placement.device_setter(*ps_tasks, *worker);
                 let placed = setter.map_or_else(|| scope.clone(), |setter| scope.device_fn(setter));
                 (placed.clone(), placed)
             }
@@ -126,8 +111,9 @@ impl Strategy {
     /// Returns this worker's place in an all-reduce job; `None` for other strategies.
     pub(crate) fn all_reduce(&self) -> Option<AllReduceJob> {
         match *self {
-            Strategy::AllReduce { worker, workers, average, wire, uneven } => {
-                Some(AllReduceJob { worker, workers, average, wire, uneven })
+            Strategy::AllReduce { worker, workers, average, wire, uneven, ref tables } => {
+                let ps_tasks = tables.ps_tasks();
+                Some(AllReduceJob { worker, workers, average, wire, uneven, ps_tasks })
             }
             _ => None,
         }

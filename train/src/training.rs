@@ -63,7 +63,32 @@ impl UpdateRule<'_> {
         gradients: &[(Variable, Gradient)],
         mode: UpdateMode<'_>,
     ) -> Vec<(Variable, NodeId)> {
-        let mut changes = self.optimizer.changes(scope, variables, gradients, mode);
+        let changes = self.optimizer.changes(scope, variables, gradients, mode);
+        self.with_averages(scope, variables, changes, mode)
+    }
+
+    /// Adds the update of one variable and of its moving average, without that of variables which all updates share.
+    /// Returns a node that ends when both are done.
+    pub(crate) fn apply_one(
+        &self,
+        scope: &Scope,
+        variables: &Variables,
+        gradient: &(Variable, Gradient),
+    ) -> NodeId {
+        let (gradients, mode) = (std::slice::from_ref(gradient), UpdateMode::InPlace);
+        let changes = self.optimizer.changes_of(scope, variables, gradients, mode);
+        let changes = self.with_averages(scope, variables, changes, mode);
+        scope.group(&changes.into_iter().map(|(_, change)| change).collect::<Vec<_>>())
+    }
+
+    /// Adds the updates of the moving averages of the variables in `changes`, and returns them after `changes`.
+    fn with_averages(
+        &self,
+        scope: &Scope,
+        variables: &Variables,
+        mut changes: Vec<(Variable, NodeId)>,
+        mode: UpdateMode<'_>,
+    ) -> Vec<(Variable, NodeId)> {
         if let Some(average) = self.options.moving_average {
             changes.extend(average.changes(scope, variables, &changes, mode));
         }

@@ -2,7 +2,7 @@
 //! evaluation share the trained variables.
 
 use crate::initializer::{Initializer, VariablePart};
-use graph::{DType, Error, NodeId, Output, PartialShape, Scope, Shape};
+use graph::{DType, Error, Node, NodeId, Output, PartialShape, Scope, Shape};
 use placer::{Partitioner, shards};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -34,6 +34,14 @@ pub struct VariableSlice {
     pub shape: Shape,
     /// The index of the part's first element along each axis of the whole variable.
     pub offset: Vec<usize>,
+}
+
+/// The attribute of the handle of a part: the name of the partitioned variable. Device functions read it.
+const PART_ATTR: &str = "_part_of";
+
+/// Returns whether a node is the handle of a part of a partitioned variable.
+pub(crate) fn is_part(node: &Node) -> bool {
+    node.attrs.get(PART_ATTR).is_some()
 }
 
 /// A gather of rows of a variable, whose gradient is sparse.
@@ -275,8 +283,12 @@ impl Variables {
             .name(name)
             .attr("dtype", dtype)
             .attr("shape", PartialShape::from(&shape))
-            .attr("shared_name", name)
-            .output();
+            .attr("shared_name", name);
+        let handle = match &slice {
+            Some(whole) => handle.attr(PART_ATTR, whole.name.as_str()),
+            None => handle,
+        };
+        let handle = handle.output();
         let beside = self.scope.colocate_with(handle.node);
         let value = first.build(&beside.name_scope(&format!("{name}/Initializer")), dtype, &shape, part);
         let initializer = beside

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use client::SessionOptions;
 use graph::Scope;
 use proto::pb;
-use train::{Aggregation, Average, Averaging, Strategy, SyncMode, Uneven, VariablePlacement, Wire};
+use train::{Aggregation, Average, Averaging, Strategy, SyncMode, Tables, Uneven, VariablePlacement, Wire};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Mode {
@@ -90,6 +90,7 @@ impl Mode {
                     average: Average::Mean,
                     wire: Wire::F32,
                     uneven: Uneven::Fail,
+                    tables: Tables::Replicated,
                 };
             }
         };

@@ -1,5 +1,6 @@
 //! The meeting of all workers when they have opened their sessions: they compare their global steps, and the most
-//! advanced worker, of several the one with the lowest index, sends its variables to the others. No file is needed.
+//! advanced worker, of several the one with the lowest index, sends its variables to the others. No file is needed. If
+//! no worker has values, the chief initialises or restores its own, and the workers meet again.
 //!
 //! A meeting is one step of each worker. The workers gather their positions; the sender is known only then, so each
 //! worker has the nodes of both roles in the branches of a condition, and the sender's index is part of the instance
@@ -17,16 +18,40 @@ use std::time::{Duration, Instant};
 
 /// The position of a worker whose variables have no values.
 const NOWHERE: i64 = -1;
+/// The position of a chief that cannot give its variables values.
+const LOST: i64 = -2;
 /// The time for which a try of a meeting waits for workers. A worker that has opened its session before the others have
 /// closed theirs waits for them under an old step id, so the wait is short, and tries are repeated.
 const PATIENCE: f32 = 5.0;
 /// The graph key of meetings: that of a graph whose instance keys are inputs is another number.
 const GRAPH_KEY: i64 = 1;
 
+/// The position of a worker in its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Position {
+    /// The global step of a worker whose variables all have values of that step.
+    At(i64),
+    /// A worker without values of one step.
+    Nowhere,
+    /// A chief that can neither initialise nor restore the variables.
+    Lost,
+}
+
+/// The outcome of a meeting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meet {
+    /// All workers have the variables of the most advanced worker.
+    Done,
+    /// No worker has values.
+    NoValues,
+    /// No worker has values, and the chief has none to give.
+    Lost,
+}
+
 /// The nodes of a meeting.
 #[derive(Clone, Debug)]
 pub(super) struct Meeting {
-    /// This worker's global step, or [`NOWHERE`]: an `int64` scalar to be fed.
+    /// This worker's global step, [`NOWHERE`] or [`LOST`]: an `int64` scalar to be fed.
     position: Output,
     /// The positions of all workers, an `int64` vector.
     positions: Output,
@@ -47,7 +72,7 @@ struct Transfer<'a> {
 }
 
 impl Meeting {
-    /// Adds the nodes of a meeting, which transfers all variables that exist now.
+    /// Adds the nodes of a meeting, which transfers all variables that exist now and of which each worker has a copy.
     ///
     /// # Errors
     /// `InvalidArgument` for a variable of a type that cannot be sent, and for more transfers than there are keys.
@@ -58,7 +83,8 @@ impl Meeting {
         group: CollectiveGroup,
     ) -> graph::Result<Meeting> {
         let scope = host.name_scope("meeting");
-        let all = variables.all();
+        let all: Vec<Variable> =
+            variables.all().into_iter().filter(|variable| !job.is_shared(host, variable)).collect();
         all.iter().try_for_each(check)?;
         let instances = all.len() as u64 * u64::from(job.workers);
         let instances = i32::try_from(instances).map_err(|_| {
@@ -96,16 +122,16 @@ impl Meeting {
     pub(super) fn run(
         &self,
         session: &Session,
-        step: Option<i64>,
+        position: Position,
         deadline: Duration,
         missing: impl Fn(Duration, Error) -> Error,
-    ) -> Result<bool> {
+    ) -> Result<Meet> {
         let started = Instant::now();
         let mut last = None;
         loop {
             let left = deadline.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
-            let error = match self.try_once(session, step.unwrap_or(NOWHERE), left) {
-                Ok(positions) => return Ok(positions.iter().any(|&position| position > NOWHERE)),
+            let error = match self.try_once(session, position.number(), left) {
+                Ok(positions) => return Ok(Meet::of(&positions)),
                 Err(error) => error,
             };
             match error.code() {
@@ -130,6 +156,26 @@ impl Meeting {
         let step = session.step().feed(self.position, position).fetch(self.positions).target(self.done);
         let values = step.options(options).timeout(time_limit).run()?.values;
         Ok(values.first().map_or(Ok(Vec::new()), Tensor::to_i64s)?)
+    }
+}
+
+impl Position {
+    fn number(self) -> i64 {
+        match self {
+            Position::At(step) => step,
+            Position::Nowhere => NOWHERE,
+            Position::Lost => LOST,
+        }
+    }
+}
+
+impl Meet {
+    fn of(positions: &[i64]) -> Meet {
+        match positions {
+            positions if positions.iter().any(|&position| position > NOWHERE) => Meet::Done,
+            positions if positions.contains(&LOST) => Meet::Lost,
+            _ => Meet::NoValues,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Training without parameter servers: every worker holds all variables on its own task. In each step it computes
 //! gradients from its share of the data, combines them with those of the other workers by collectives, and applies the
-//! result itself. All workers combine the same numbers in the same order, so their variables keep equal bits.
+//! result itself. All workers combine the same numbers in the same order, so their variables keep equal bits. Embedding
+//! tables may be on parameter servers nevertheless ([`tables`]).
 //!
 //! All collectives of a job belong to one group. Their instance keys are numbered in the order of creation, which is
 //! the same in the graphs of all workers.
@@ -8,8 +9,11 @@
 mod input;
 mod meeting;
 mod reducer;
+mod tables;
 
 pub(crate) use input::OptionalBatch;
+pub(crate) use meeting::{Meet, Position};
+pub use tables::Tables;
 
 use crate::error::{Error, Result};
 use crate::gradient::Gradient;
@@ -21,6 +25,7 @@ use graph::{DType, NodeId, Output, Scope, Tensor};
 use meeting::Meeting;
 use reducer::Reducer;
 use std::time::Duration;
+use tables::{SharedParts, TableUpdate};
 
 /// The key of the group of all workers, far from those that programs count from 1.
 const GROUP_KEY: i32 = i32::MAX;
@@ -66,6 +71,8 @@ pub(crate) struct AllReduceJob {
     pub(crate) average: Average,
     pub(crate) wire: Wire,
     pub(crate) uneven: Uneven,
+    /// The number of parameter servers that hold the tables; `None` if every worker has the tables.
+    pub(crate) ps_tasks: Option<u32>,
 }
 
 /// The nodes of a worker of an all-reduce job by which it meets the other workers.
@@ -76,6 +83,7 @@ pub struct AllReduceReplica {
     /// The number of workers in the job.
     pub workers: usize,
     meeting: Meeting,
+    shared: SharedParts,
     /// The number of workers that had a batch in the step, a scalar `float`; `None` if all must have one.
     total_weight: Option<Output>,
 }
@@ -83,7 +91,7 @@ pub struct AllReduceReplica {
 impl AllReduceJob {
     /// Checks that this worker is one of the job's workers.
     pub(crate) fn check(self) -> graph::Result<()> {
-        let AllReduceJob { worker, workers, .. } = self;
+        let AllReduceJob { worker, workers, ps_tasks, .. } = self;
         if workers == 0 || i32::try_from(workers).is_err() {
             return Err(graph::Error::invalid(format!(
                 "Strategy::AllReduce has {workers} workers, not 1 to {}",
@@ -94,6 +102,11 @@ impl AllReduceJob {
             return Err(graph::Error::invalid(format!(
                 "worker {worker} is none of the {workers} workers that reduce gradients together: they count from 0"
             )));
+        }
+        if ps_tasks == Some(0) {
+            return Err(graph::Error::invalid(
+                "Strategy::AllReduce has tables on 0 parameter servers: use Tables::Replicated without any",
+            ));
         }
         Ok(())
     }
@@ -116,12 +129,21 @@ impl AllReduceJob {
         let reduced = reducer.reduce(gradients)?;
         let arrived =
             scope.group(&reduced.iter().flat_map(|(_, gradient)| nodes_of(gradient)).collect::<Vec<_>>());
-        let train = match reducer.total_weight() {
-            None => rule.apply(&scope.control(&[arrived]), variables, &reduced),
-            Some(total) => {
-                let has_any = host.greater(total, host.constant(0.0f32));
+        let has_any = reducer.total_weight().map(|total| host.greater(total, host.constant(0.0f32)));
+        let (of_tables, reduced): (Vec<_>, Vec<_>) =
+            reduced.into_iter().partition(|(variable, _)| self.is_shared(scope, variable));
+        let tables = TableUpdate { job: self, scope: &combining, variables, rule, arrived, has_any };
+        let (shared, owned) = tables.build(&of_tables);
+        let ready = if shared.is_empty() {
+            arrived
+        } else {
+            reducer.wait_for_all(&[&[arrived], &owned[..]].concat())
+        };
+        let train = match has_any {
+            None => rule.apply(&scope.control(&[ready]), variables, &reduced),
+            Some(has_any) => {
                 let update = |branch: &Scope| {
-                    let updated = rule.apply(&branch.control(&[arrived]), variables, &reduced);
+                    let updated = rule.apply(&branch.control(&[ready]), variables, &reduced);
                     vec![branch.control(&[updated]).constant(true)]
                 };
                 let updated = scope.cond(has_any, update, |branch| vec![branch.constant(false)]);
@@ -132,6 +154,7 @@ impl AllReduceJob {
             worker: self.worker as usize,
             workers: self.workers as usize,
             meeting: Meeting::build(self, &host, variables, group)?,
+            shared,
             total_weight: reducer.total_weight(),
         };
         Ok((train, replica))
@@ -145,14 +168,13 @@ impl AllReduceJob {
 
 impl AllReduceReplica {
     /// Waits until all workers have opened their sessions, and gives all of them the variables of the most advanced
-    /// worker. `step` is this worker's global step, or `None` if its variables have no values. Returns false if no worker
-    /// has values.
+    /// worker.
     ///
     /// # Errors
     /// `WorkersMissing` after the deadline, and errors that a new session may fix.
-    pub(crate) fn meet(&self, session: &Session, step: Option<i64>, deadline: Duration) -> Result<bool> {
+    pub(crate) fn meet(&self, session: &Session, position: Position, deadline: Duration) -> Result<Meet> {
         let missing = |waited, cause| self.missing("open their sessions", waited, cause);
-        self.meeting.run(session, step, deadline, missing)
+        self.meeting.run(session, position, deadline, missing)
     }
 
     /// Returns the error of a wait for the other workers, which have not done `what`.

@@ -10,7 +10,7 @@ use crate::gradient::Gradient;
 use crate::initializer::number;
 use crate::variables::{Variable, Variables};
 use graph::builder::{Collective, CollectiveGroup, CollectiveReduction};
-use graph::{DType, Error, Output, Result, Scope};
+use graph::{DType, Error, NodeId, Output, Result, Scope};
 
 /// The number of powers of two in an `int32`.
 const POWERS: i32 = 31;
@@ -88,6 +88,13 @@ impl<'a> Reducer<'a> {
             combined.push((variable.clone(), gradient));
         }
         Ok(combined)
+    }
+
+    /// Returns a node that ends when the nodes `after` of all workers have ended.
+    pub(super) fn wait_for_all(&self, after: &[NodeId]) -> NodeId {
+        let one = self.scope.constant(1i32);
+        let instance = self.next_instance();
+        self.scope.control(after).all_reduce(one, instance, CollectiveReduction::Max).node
     }
 
     /// Checks that gradients of this type can be combined.

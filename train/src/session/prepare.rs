@@ -4,7 +4,7 @@
 use super::candidacy::Candidacy;
 use super::replica_hooks::ReplicaHooks;
 use super::{Coordinator, HookContext, Master, MonitoredConfig};
-use crate::all_reduce::AllReduceReplica;
+use crate::all_reduce::{AllReduceReplica, Meet, Position};
 use crate::coordination::Coordination;
 use crate::error::{Error, Result};
 use crate::readiness::{missing, wait_until_none};
@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// The pause of a replica of an all-reduce job before it meets the others again, because none has values yet.
+const MEETING_PAUSE: Duration = Duration::from_millis(20);
 
 /// The state that all sessions of a replica share.
 #[derive(Debug)]
@@ -133,11 +136,11 @@ impl Job {
         })
     }
 
-    /// Gives this replica of an all-reduce job the variables of the most advanced one. The chief first restores or
-    /// initialises its own if it lacks any.
+    /// Gives this replica of an all-reduce job the variables of the most advanced one. If no replica has values, the chief
+    /// restores or initialises its own, and those on parameter servers.
     ///
     /// # Errors
-    /// `VariablesLost` if no replica has variables, and the chief cannot restore them.
+    /// `VariablesLost` if no replica has values and the chief cannot restore them, `NotReady` if no replica is the chief.
     fn meet(
         &self,
         session: &Session,
@@ -145,20 +148,63 @@ impl Job {
         is_chief: bool,
         was_ready: bool,
     ) -> Result<()> {
-        let mut lacking = missing(session, &self.training.probes)?;
-        if is_chief && !lacking.is_empty() {
-            match self.newest_checkpoint()? {
-                Some((saver, prefix)) => saver.restore(session, &prefix)?,
-                None if self.can_initialize(session, &lacking, was_ready)? => {
-                    session.run(&[], &[], &[self.training.initialize])?;
+        let (started, deadline) = (Instant::now(), self.config.ready_deadline);
+        let mut lacking = self.lacking(session, replica)?;
+        let mut position = self.position(session, &lacking)?;
+        loop {
+            match replica.meet(session, position, deadline.saturating_sub(started.elapsed()))? {
+                Meet::Done => return Ok(()),
+                Meet::Lost => return Err(self.lost(lacking)),
+                Meet::NoValues if is_chief => {
+                    if self.give_values(session, replica, &lacking, was_ready)? {
+                        lacking = self.lacking(session, replica)?;
+                    }
+                    position = match self.position(session, &lacking)? {
+                        Position::Nowhere => Position::Lost,
+                        position => position,
+                    };
                 }
-                None => {}
+                Meet::NoValues if started.elapsed() >= deadline => {
+                    return Err(Error::NotReady { waited: started.elapsed(), names: lacking });
+                }
+                Meet::NoValues => thread::park_timeout(MEETING_PAUSE),
             }
-            lacking = missing(session, &self.training.probes)?;
         }
-        let step = if lacking.is_empty() { Some(self.global_step(session)?) } else { None };
-        let has_values = replica.meet(session, step, self.config.ready_deadline)?;
-        if has_values { Ok(()) } else { Err(self.lost(lacking)) }
+    }
+
+    /// Returns the names of the variables that have no values for this replica of an all-reduce job, or not those of its
+    /// global step.
+    fn lacking(&self, session: &Session, replica: &AllReduceReplica) -> Result<Vec<String>> {
+        let mut names = missing(session, &self.training.probes)?;
+        names.extend(replica.missing_counts(session)?);
+        if !names.is_empty() {
+            return Ok(names);
+        }
+        replica.parts_out_of_step(session, self.global_step(session)?)
+    }
+
+    /// Returns the position of a replica of an all-reduce job that lacks the values of some variables.
+    fn position(&self, session: &Session, lacking: &[String]) -> Result<Position> {
+        if lacking.is_empty() { Ok(Position::At(self.global_step(session)?)) } else { Ok(Position::Nowhere) }
+    }
+
+    /// Restores or initialises the variables of an all-reduce job, as the chief. Returns false if it can do neither.
+    fn give_values(
+        &self,
+        session: &Session,
+        replica: &AllReduceReplica,
+        lacking: &[String],
+        was_ready: bool,
+    ) -> Result<bool> {
+        if let Some((saver, prefix)) = self.newest_checkpoint()? {
+            replica.replace_values(session, || saver.restore(session, &prefix))?;
+        } else if self.can_initialize(session, lacking, was_ready)? {
+            let initialize = || Ok(session.run(&[], &[], &[self.training.initialize]).map(drop)?);
+            replica.replace_values(session, initialize)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
     }
 
     /// Returns the global step, which has a value.
@@ -243,7 +289,7 @@ impl Job {
         if was_ready || missing.is_empty() {
             return Ok(false);
         }
-        if missing.len() == self.training.probes.len() {
+        if self.training.probes.iter().all(|(name, _)| missing.contains(name)) {
             return Ok(true);
         }
         if missing.iter().any(|name| name == "global_step") {

@@ -4,7 +4,7 @@ use super::Fallible;
 use super::sessions::Folder;
 use anabranch_train::{
     Average, Dataset, Error, Hook, HookContext, Initializer, Input, Master, MonitoredConfig,
-    MonitoredSession, MovingAverage, Optimizer, Period, Retention, Role, RunValues, Saver, Strategy,
+    MonitoredSession, MovingAverage, Optimizer, Period, Retention, Role, RunValues, Saver, Strategy, Tables,
     Training, Uneven, UpdateOptions, Variable, Variables, Wire, hooks, latest_checkpoint,
 };
 use client::{Server, ServerConfig, Session};
@@ -16,29 +16,38 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-const COLUMNS: usize = 4;
-const ROWS: usize = 8;
+pub(super) const COLUMNS: usize = 4;
+pub(super) const ROWS: usize = 8;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The servers of a cluster's workers.
-struct Workers {
+/// A model's loss for a batch: the mean or the sum over its rows.
+pub(super) type Loss = fn(&Scope, &Variables, &[Output], bool) -> Output;
+
+/// The servers of a cluster.
+pub(super) struct Workers {
     runtime: Option<Runtime>,
-    servers: Vec<Arc<Server>>,
+    /// The servers of the workers.
+    pub(super) servers: Vec<Arc<Server>>,
 }
 
 impl Workers {
-    fn start(count: u32) -> Fallible<Workers> {
+    pub(super) fn start(count: u32) -> Fallible<Workers> {
+        Workers::start_with(0, count)
+    }
+
+    /// Starts parameter servers and workers.
+    pub(super) fn start_with(ps_tasks: u32, count: u32) -> Fallible<Workers> {
         let runtime = Runtime::new()?;
         let mut cluster = Cluster::new();
         let mut listeners = Vec::new();
-        for index in 0..count {
+        let of_job = |job, count| (0..count).map(move |index| TaskName::new(job, index));
+        for task in of_job("ps", ps_tasks).chain(of_job("worker", count)) {
             let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
-            cluster.insert("worker", index, &listener.local_addr()?.to_string())?;
-            listeners.push(listener);
+            cluster.insert(&task.job, task.task, &listener.local_addr()?.to_string())?;
+            listeners.push((task, listener));
         }
         let mut servers = Vec::new();
-        for (index, listener) in (0..).zip(listeners) {
-            let task = TaskName::new("worker", index);
+        for (task, listener) in listeners {
             let config =
                 ServerConfig { task, cluster: cluster.clone(), threads: 2, ..ServerConfig::default() };
             let _in_runtime = runtime.enter();
@@ -48,11 +57,14 @@ impl Workers {
                 .spawn(async move { served.serve(listener, std::future::pending(), Duration::ZERO).await });
             servers.push(server);
         }
-        Ok(Workers { runtime: Some(runtime), servers })
+        Ok(Workers { runtime: Some(runtime), servers: servers.split_off(ps_tasks as usize) })
     }
 
     /// Runs `work` for each worker at the same time. Returns the results by worker.
-    fn run<T: Send>(&self, work: impl Fn(u32, &Arc<Server>) -> Fallible<T> + Sync) -> Fallible<Vec<T>> {
+    pub(super) fn run<T: Send>(
+        &self,
+        work: impl Fn(u32, &Arc<Server>) -> Fallible<T> + Sync,
+    ) -> Fallible<Vec<T>> {
         let results: Result<Vec<T>, String> = thread::scope(|scope| {
             let threads: Vec<_> = (0..)
                 .zip(&self.servers)
@@ -76,16 +88,18 @@ impl Drop for Workers {
     }
 }
 
-struct Replica {
-    graph: Graph,
-    training: Training,
-    saver: Arc<Saver>,
-    x: Output,
-    y: Output,
+pub(super) struct Replica {
+    pub(super) graph: Graph,
+    pub(super) training: Training,
+    pub(super) saver: Arc<Saver>,
+    pub(super) x: Output,
+    pub(super) y: Output,
     /// All variables, with slots and the global step.
-    values: Vec<Output>,
+    pub(super) values: Vec<Output>,
     /// Destroys all variables.
-    destroy: NodeId,
+    pub(super) destroy: NodeId,
+    /// Destroys the parts of partitioned variables.
+    pub(super) destroy_parts: NodeId,
 }
 
 /// Adds the square error of a linear layer plus weights looked up by row: the mean or the sum over the batch.
@@ -99,14 +113,25 @@ fn loss(scope: &Scope, variables: &Variables, batch: &[Output], is_mean: bool) -
 }
 
 fn replica(strategy: &Strategy, optimizer: &Optimizer, is_mean: bool) -> Fallible<Replica> {
+    replica_of(loss, strategy, optimizer, UpdateOptions::default(), is_mean)
+}
+
+pub(super) fn replica_of(
+    loss: Loss,
+    strategy: &Strategy,
+    optimizer: &Optimizer,
+    options: UpdateOptions,
+    is_mean: bool,
+) -> Fallible<Replica> {
     let root = Scope::new();
     let (scope, for_variables) = strategy.scopes(&root);
     let variables = Variables::new(&for_variables);
     let x = scope.placeholder("x", DType::Float, PartialShape::from([None, Some(COLUMNS)]));
     let y = scope.placeholder("y", DType::Float, PartialShape::from([None, Some(1)]));
-    let training = strategy.minimize(&scope, &variables, optimizer, &[x, y], |scope, variables, batch| {
-        loss(scope, variables, batch, is_mean)
-    })?;
+    let inputs = [x, y];
+    let loss =
+        |scope: &Scope, variables: &Variables, batch: &[Output]| loss(scope, variables, batch, is_mean);
+    let training = strategy.minimize_with(&scope, &variables, optimizer, options, &inputs, loss)?;
     finished(&root, training, [x, y])
 }
 
@@ -116,12 +141,14 @@ fn finished(root: &Scope, training: Training, [x, y]: [Output; 2]) -> Fallible<R
     let values = all.iter().map(|variable| variable.value).collect();
     let destroy =
         |variable: &Variable| root.colocate_with(variable.handle.node).destroy_resource(variable.handle);
+    let parts = all.iter().filter(|variable| variable.slice.is_some());
+    let destroy_parts = root.group(&parts.map(destroy).collect::<Vec<_>>());
     let destroy = root.group(&all.iter().map(destroy).collect::<Vec<_>>());
-    Ok(Replica { graph: root.finish()?, training, saver, x, y, values, destroy })
+    Ok(Replica { graph: root.finish()?, training, saver, x, y, values, destroy, destroy_parts })
 }
 
 /// Returns the inputs and targets of rows `from..to` of a step's batch.
-fn batch(from: usize, to: usize, step: usize) -> Fallible<[Tensor; 2]> {
+pub(super) fn batch(from: usize, to: usize, step: usize) -> Fallible<[Tensor; 2]> {
     let x: Vec<f32> =
         (from * COLUMNS..to * COLUMNS).map(|i| ((i * 7 + step) % 13) as f32 / 6.0 - 1.0).collect();
     let y: Vec<f32> = (from..to).map(|i| ((i * i + step) % 5) as f32).collect();
@@ -134,10 +161,10 @@ fn batch(from: usize, to: usize, step: usize) -> Fallible<[Tensor; 2]> {
 
 fn all_reduce(worker: u32, workers: u32) -> Strategy {
     let (average, wire, uneven) = (Average::Mean, Wire::F32, Uneven::Fail);
-    Strategy::AllReduce { worker, workers, average, wire, uneven }
+    Strategy::AllReduce { worker, workers, average, wire, uneven, tables: Tables::Replicated }
 }
 
-fn config(worker: u32) -> MonitoredConfig {
+pub(super) fn config(worker: u32) -> MonitoredConfig {
     MonitoredConfig {
         role: Role::fixed(worker == 0),
         ready_deadline: DEADLINE,
@@ -147,7 +174,11 @@ fn config(worker: u32) -> MonitoredConfig {
     }
 }
 
-fn open(server: &Arc<Server>, replica: &Replica, worker: u32) -> anabranch_train::Result<MonitoredSession> {
+pub(super) fn open(
+    server: &Arc<Server>,
+    replica: &Replica,
+    worker: u32,
+) -> anabranch_train::Result<MonitoredSession> {
     let (graph, training) = (replica.graph.clone(), replica.training.clone());
     MonitoredSession::new(
         Master::InProcess(server.clone()),
@@ -235,6 +266,7 @@ fn workers_train_like_one_process_on_the_whole_batch() -> Fallible {
         average: Average::Sum,
         wire: Wire::F32,
         uneven: Uneven::Fail,
+        tables: Tables::Replicated,
     };
     let optimizer = Optimizer::momentum(0.005, 0.9);
     let together = common(train(&workers, sum, &optimizer, (&[0, 0, 4, 5, 8], false), STEPS)?);
@@ -253,6 +285,7 @@ fn bfloat16_on_the_wire_rounds_gradients() -> Fallible {
         average: Average::Mean,
         wire: Wire::Bf16,
         uneven: Uneven::Fail,
+        tables: Tables::Replicated,
     };
     let optimizer = Optimizer::momentum(0.02, 0.9);
     let together = common(train(&workers, rounded, &optimizer, (&[0, 4, 8], true), STEPS)?);
@@ -411,6 +444,7 @@ fn waits_for_workers_end_with_their_deadlines() -> Fallible {
 
 /// Builds a replica whose input has the given batches. The gradients of a batch of zeros are no numbers.
 fn with_input(
+    loss: Loss,
     strategy: &Strategy,
     optimizer: &Optimizer,
     batches: &[[Tensor; 2]],
@@ -443,14 +477,15 @@ fn with_input(
 }
 
 /// Trains to the end of the input, or to a last step. Returns the variables.
-fn train_to_the_end(
+pub(super) fn train_to_the_end(
+    loss: Loss,
     server: &Arc<Server>,
     strategy: &Strategy,
     optimizer: &Optimizer,
     batches: &[[Tensor; 2]],
     (worker, last_step): (u32, i64),
 ) -> Fallible<Vec<Tensor>> {
-    let (replica, input) = with_input(strategy, optimizer, batches)?;
+    let (replica, input) = with_input(loss, strategy, optimizer, batches)?;
     let (graph, training) = (replica.graph.clone(), replica.training.clone());
     let guard = hooks::NanGuard { loss: replica.training.loss, fails: true };
     let all: Vec<Box<dyn Hook>> =
@@ -471,6 +506,7 @@ fn workers_with_more_batches_go_on_without_the_others() -> Fallible {
         average: Average::Mean,
         wire: Wire::F32,
         uneven: Uneven::Join,
+        tables: Tables::Replicated,
     };
     let batches = |from: usize, to: usize, steps: usize| -> Fallible<Vec<[Tensor; 2]>> {
         (0..steps).map(|step| batch(from, to, step)).collect()
@@ -480,16 +516,16 @@ fn workers_with_more_batches_go_on_without_the_others() -> Fallible {
         let workers = Workers::start(2)?;
         let together = workers.run(|worker, server| {
             let own = if worker == 0 { batches(0, 4, 3)? } else { batches(4, 8, 7)? };
-            train_to_the_end(server, &join(worker), &optimizer, &own, (worker, i64::MAX))
+            train_to_the_end(loss, server, &join(worker), &optimizer, &own, (worker, i64::MAX))
         })?;
         let together = common(together);
 
         let server = Arc::new(Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?);
         // The jobs of one process stop before their inputs end, because the step that fails at the end of the input may
         // have changed Adam's powers.
-        train_to_the_end(&server, &Strategy::Local, &optimizer, &batches(0, 8, 3)?, (0, 3))?;
+        train_to_the_end(loss, &server, &Strategy::Local, &optimizer, &batches(0, 8, 3)?, (0, 3))?;
         let rest: Vec<[Tensor; 2]> = batches(4, 8, 7)?.split_off(3);
-        let alone = train_to_the_end(&server, &Strategy::Local, &optimizer, &rest, (0, 7))?;
+        let alone = train_to_the_end(loss, &server, &Strategy::Local, &optimizer, &rest, (0, 7))?;
         let difference = difference(&together, &alone)?;
         assert!(difference < 1e-5, "{optimizer:?}: {difference}");
     }
@@ -501,13 +537,13 @@ fn training_ends_on_all_workers_with_the_shortest_input() -> Fallible {
     let server = Arc::new(Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?);
     let batches = (0..3).map(|step| batch(0, ROWS, step)).collect::<Fallible<Vec<_>>>()?;
     let optimizer = Optimizer::momentum(0.02, 0.9);
-    let alone = train_to_the_end(&server, &Strategy::Local, &optimizer, &batches, (0, i64::MAX))?;
+    let alone = train_to_the_end(loss, &server, &Strategy::Local, &optimizer, &batches, (0, i64::MAX))?;
     for lengths in [[3, 3], [3, 5], [5, 3]] {
         let workers = Workers::start(2)?;
         let trained = workers.run(|worker, server| {
             let (from, steps) = (4 * worker as usize, lengths[worker as usize]);
             let batches = (0..steps).map(|step| batch(from, from + 4, step)).collect::<Fallible<Vec<_>>>()?;
-            train_to_the_end(server, &all_reduce(worker, 2), &optimizer, &batches, (worker, i64::MAX))
+            train_to_the_end(loss, server, &all_reduce(worker, 2), &optimizer, &batches, (worker, i64::MAX))
         })?;
         let difference = difference(&common(trained), &alone)?;
         assert!(difference < 1e-5, "{lengths:?}: {difference}");
@@ -526,7 +562,14 @@ fn wrong_places_and_batches_are_refused() -> Fallible {
         (all_reduce(0, 0), "has 0 workers"),
         (all_reduce(2, 2), "worker 2 is none of the 2 workers"),
         (
-            Strategy::AllReduce { worker: 0, workers: 2, average, wire, uneven: Uneven::Join },
+            Strategy::AllReduce {
+                worker: 0,
+                workers: 2,
+                average,
+                wire,
+                uneven: Uneven::Join,
+                tables: Tables::Replicated,
+            },
             "'x' is a Placeholder",
         ),
     ] {

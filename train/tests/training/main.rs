@@ -2,6 +2,7 @@
 
 mod all_reduce;
 mod elections;
+mod hybrid;
 mod initializers;
 mod interrupted;
 mod optimizers;
