@@ -34,14 +34,28 @@ pub(crate) fn points(scope: &Scope) -> Fallible<Input> {
     Ok(points.batch(20, true).prefetch(2).input("points"))
 }
 
+/// A model: it returns the loss of a batch of points.
+pub(crate) type Model = fn(&Scope, &Variables, &[Output]) -> Output;
+
 /// Fits the line with a training strategy, and returns `w` and `b`.
 pub(crate) fn train(strategy: &Strategy, master: Master, is_chief: bool, steps: i64) -> Fallible<Vec<f32>> {
+    train_model(line, strategy, master, is_chief, steps)
+}
+
+/// Trains a model with a training strategy, and returns its variables, which have one element each.
+pub(crate) fn train_model(
+    model: Model,
+    strategy: &Strategy,
+    master: Master,
+    is_chief: bool,
+    steps: i64,
+) -> Fallible<Vec<f32>> {
     let root = Scope::new();
     let (scope, for_variables) = strategy.scopes(&root);
     let variables = Variables::new(&for_variables);
     let input = points(&scope)?;
     let optimizer = Optimizer::gradient_descent(0.2);
-    let training = strategy.minimize(&scope, &variables, &optimizer, &input.next, line)?;
+    let training = strategy.minimize(&scope, &variables, &optimizer, &input.next, model)?;
     let Training { train, .. } = training;
     let values: Vec<Output> = variables.trainable().iter().map(|v| v.value).collect();
 
@@ -63,12 +77,24 @@ pub(crate) fn train_on(
     strategy: impl Fn(u32) -> Strategy + Sync,
     steps: i64,
 ) -> Fallible<Vec<f32>> {
+    train_model_on(line, cluster, strategy, steps)
+}
+
+/// Trains a model like [`train_on`].
+pub(crate) fn train_model_on(
+    model: Model,
+    cluster: &InProcessCluster,
+    strategy: impl Fn(u32) -> Strategy + Sync,
+    steps: i64,
+) -> Fallible<Vec<f32>> {
     let mut found = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..)
             .zip(cluster.targets("worker"))
             .map(|(worker, target)| {
                 let strategy = &strategy;
-                scope.spawn(move || train(&strategy(worker), Master::Remote(target), worker == 0, steps))
+                scope.spawn(move || {
+                    train_model(model, &strategy(worker), Master::Remote(target), worker == 0, steps)
+                })
             })
             .collect();
         let joined =

@@ -9,6 +9,9 @@ const TOLERANCE: f64 = 1.0;
 const MODES: [&str; 7] =
     ["in-graph", "between-graph", "synchronous", "accumulators", "backup", "bounded-staleness", "all-reduce"];
 
+/// The devices of the variables of a mode with parameter servers.
+const SERVERS: [&str; 2] = ["/job:ps/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:1/device:CPU:0"];
+
 fn demo(model: &str, mode: &str) -> Fallible<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
     crate::support::python::run(command.args(["demo", "--model", model, "--mode", mode]))
@@ -21,22 +24,23 @@ fn accuracy(output: &str) -> Fallible<f64> {
     Ok(percent.parse()?)
 }
 
-/// Trains a model in every mode and checks its accuracy, which must be at least `least` percent; `variable` names one
+/// Trains a model in `modes` and checks its accuracy, which must be at least `least` percent; `variable` names one
 /// of the model's variables.
-fn trains_in_every_mode(model: &str, variable: &str, least: f64) -> Fallible {
+fn trains_in_every_mode(model: &str, modes: &[&str], variable: &str, least: f64) -> Fallible {
     let output = demo(model, "local")?;
     let local = accuracy(&output)?;
     assert!(local >= least, "{output}");
     let is_there = output.lines().any(|line| line.contains(variable) && line.contains("/job:localhost/"));
     assert!(is_there, "{output}");
-    for mode in MODES {
+    for &mode in modes {
         let output = demo(model, mode)?;
         let found = accuracy(&output)?;
         assert!((found - local).abs() <= TOLERANCE, "{mode}: {found} %, on one device {local} %\n{output}");
         let devices: &[&str] = match mode {
             "in-graph" => &["/job:localhost/replica:0/task:0/device:CPU:0"],
             "all-reduce" => &["/job:worker/replica:0/task:0/device:CPU:0"],
-            _ => &["/job:ps/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:1/device:CPU:0"],
+            "hybrid" => &["/job:worker/replica:0/task:0/device:CPU:0", SERVERS[0], SERVERS[1]],
+            _ => &SERVERS,
         };
         for device in devices {
             assert!(
@@ -50,10 +54,18 @@ fn trains_in_every_mode(model: &str, variable: &str, least: f64) -> Fallible {
 
 #[test]
 fn digits() -> Fallible {
-    trains_in_every_mode("digits", "hidden/weights", 96.0)
+    trains_in_every_mode("digits", &MODES, "hidden/weights", 96.0)
 }
 
 #[test]
 fn wide_and_deep() -> Fallible {
-    trains_in_every_mode("wide-and-deep", "wide/place_x_hour/part_1", 92.0)
+    let modes = [&MODES[..], &["hybrid"]].concat();
+    trains_in_every_mode("wide-and-deep", &modes, "wide/place_x_hour/part_1", 92.0)
+}
+
+#[test]
+fn a_model_without_tables_is_refused_in_hybrid_mode() -> Fallible {
+    let refused = demo("digits", "hybrid").err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(refused.contains("use --model wide-and-deep, or --mode all-reduce"), "{refused}");
+    Ok(())
 }

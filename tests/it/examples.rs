@@ -20,23 +20,25 @@ fn program(name: &str) -> Fallible<PathBuf> {
     Ok(program)
 }
 
-/// Checks that an example prints the weight and bias, 0.1 and 0.3, of the line on which its training points lie.
-fn check_fit(example: &str) -> Fallible {
+/// Checks that an example prints the weight, 0.1, and the bias, 0.3, of the line on which its training points lie; an
+/// example may have `biases` equal ones.
+fn check_fit(example: &str, biases: usize) -> Fallible {
     let output = python::run(&mut Command::new(program(example)?))?;
     let numbers =
         output.trim().strip_prefix("w, b = [").and_then(|s| s.strip_suffix(']')).ok_or("no numbers")?;
     let found = numbers.split(", ").map(str::parse).collect::<Result<Vec<f64>, _>>()?;
-    let right = [0.1, 0.3].iter().zip(&found).all(|(expected, found)| (expected - found).abs() < 0.02);
-    assert!(found.len() == 2 && right, "{example}: {output}");
+    let expected = [vec![0.1], vec![0.3; biases]].concat();
+    let right = expected.iter().zip(&found).all(|(expected, found)| (expected - found).abs() < 0.02);
+    assert!(found.len() == expected.len() && right, "{example}: {output}");
     Ok(())
 }
 
 #[test]
 fn each_strategy_fits_the_line() -> Fallible {
     for example in ["local", "towers", "asynchronous", "synchronous", "bounded_staleness", "all_reduce"] {
-        check_fit(example)?;
+        check_fit(example, 1)?;
     }
-    Ok(())
+    check_fit("hybrid", 2)
 }
 
 #[test]

@@ -62,6 +62,10 @@ pub(crate) fn run(flags: &DemoFlags) -> Result<(), Box<dyn Error + Send + Sync>>
     {
         return Err(format!("--gpu: {why}").into());
     }
+    if flags.mode == Mode::Hybrid && flags.model == Model::Digits {
+        let model = "--mode hybrid places tables, and the model digits has none";
+        return Err(format!("{model}: use --model wide-and-deep, or --mode all-reduce").into());
+    }
     let problem = match flags.model {
         Model::Digits => digits::problem()?,
         Model::WideAndDeep => wide_and_deep::problem()?,

@@ -25,6 +25,8 @@ pub(super) enum Mode {
     /// Two workers, started as processes, that hold all variables and combine their gradients in each step; no parameter
     /// servers
     AllReduce,
+    /// Like all-reduce, with the model's tables on two parameter servers
+    Hybrid,
 }
 
 /// The rule that decides on which device a model is computed.
@@ -68,6 +70,7 @@ const AHEAD: u32 = 3;
 impl Mode {
     /// Returns the training strategy of the client with index `worker`.
     pub(super) fn strategy(self, worker: u32) -> Strategy {
+        let placement = VariablePlacement::RoundRobin;
         let sync = match self {
             Mode::Local => return Strategy::Local,
             Mode::InGraph => {
@@ -83,18 +86,11 @@ impl Mode {
             Mode::Accumulators => in_step(0, Aggregation::Accumulators),
             Mode::Backup => in_step(BACKUP, Aggregation::InOrder),
             Mode::BoundedStaleness => SyncMode::BoundedStaleness { steps: AHEAD, workers: REPLICAS },
-            Mode::AllReduce => {
-                return Strategy::AllReduce {
-                    worker,
-                    workers: REPLICAS,
-                    average: Average::Mean,
-                    wire: Wire::F32,
-                    uneven: Uneven::Fail,
-                    tables: Tables::Replicated,
-                };
+            Mode::AllReduce => return combining(worker, Tables::Replicated),
+            Mode::Hybrid => {
+                return combining(worker, Tables::OnParameterServers { ps_tasks: SERVERS, placement });
             }
         };
-        let placement = VariablePlacement::RoundRobin;
         Strategy::ParameterServer { ps_tasks: SERVERS, worker, placement, sync }
     }
 
@@ -129,11 +125,23 @@ impl Mode {
     /// Returns the number of examples that each client contributes to a step of `batch` examples.
     pub(super) fn share(self, batch: usize) -> usize {
         match self {
-            Mode::Synchronous | Mode::Accumulators | Mode::Backup | Mode::AllReduce => {
+            Mode::Synchronous | Mode::Accumulators | Mode::Backup | Mode::AllReduce | Mode::Hybrid => {
                 batch / REPLICAS as usize
             }
             _ => batch,
         }
+    }
+}
+
+/// Returns the strategy of a worker that combines its gradients with those of the others.
+fn combining(worker: u32, tables: Tables) -> Strategy {
+    Strategy::AllReduce {
+        worker,
+        workers: REPLICAS,
+        average: Average::Mean,
+        wire: Wire::F32,
+        uneven: Uneven::Fail,
+        tables,
     }
 }
 

@@ -142,13 +142,14 @@ mod tests {
     #[test]
     fn steps_use_only_rows_of_tables() -> Fallible {
         let problem = problem()?;
-        for mode in [Mode::BetweenGraph, Mode::Synchronous, Mode::Accumulators, Mode::AllReduce] {
+        for mode in [Mode::BetweenGraph, Mode::Synchronous, Mode::Accumulators, Mode::AllReduce, Mode::Hybrid]
+        {
             let replica = Replica::build(&problem, mode, Compute::Anywhere, 1, problem.steps, problem.batch)?;
             let step = graph::passes::prune(&replica.graph, &[replica.training.train])?;
             let tables: Vec<_> =
                 replica.training.variables.trainable().into_iter().filter(|v| v.slice.is_some()).collect();
             assert_eq!(tables.len(), PARTS * (2 * COLUMNS.len() + 1));
-            for table in tables {
+            for (i, table) in tables.into_iter().enumerate() {
                 let handle = step.find(&table.name).ok_or("a table is not in the step")?;
                 let server = &step.node(handle).device;
                 let job = if mode == Mode::AllReduce { "/job:worker/" } else { "/job:ps/" };
@@ -160,9 +161,10 @@ mod tests {
                     users.push(node.op.name());
                 }
                 users.sort_unstable();
-                // In synchronous modes only the chief's update writes the tables, not the worker's step.
+                // In hybrid mode each table is updated by one worker, below a Switch. In synchronous modes only the chief's update writes the tables, not the worker's step.
                 let wanted: &[&str] = match mode {
                     Mode::BetweenGraph | Mode::AllReduce => &["ResourceGather", "ResourceSparseApplyAdagrad"],
+                    Mode::Hybrid if i % 2 == 1 => &["ResourceGather", "Switch"],
                     _ => &["ResourceGather"],
                 };
                 assert_eq!(users, wanted, "{mode:?} {}", table.name);
