@@ -206,8 +206,10 @@ fn parts_and_their_slots_are_on_parameter_servers() -> Fallible {
         let found = replica.training.variables.find(name).ok_or_else(|| format!("no variable {name}"))?;
         Ok(replica.graph.node(found.handle.node).device.to_string())
     };
+    let rate = LearningRate::from(0.1).warmed_up(4);
+    let options = UpdateOptions { moving_average: Some(MovingAverage::default()), ..Default::default() };
     for worker in 0..2 {
-        let replica = replica(worker, &Optimizer::adam(0.1))?;
+        let replica = replica_of(loss, &hybrid(worker), &Optimizer::adam(rate.clone()), options, true)?;
         for name in ["w", "w/Adam", "global_step", "beta1_power"] {
             assert_eq!(device(&replica, name)?, format!("/job:worker/task:{worker}"), "{name}");
         }
@@ -224,6 +226,14 @@ fn parts_and_their_slots_are_on_parameter_servers() -> Fallible {
         };
         for (i, part) in PARTS.iter().enumerate() {
             assert_eq!(updates(part)?, i % 2 == worker as usize, "{part}");
+        }
+        // Workers run a step under one id, so a tensor between servers would have the same key in the steps of both.
+        for (id, node) in step.nodes().filter(|(_, node)| node.device.contains("/job:ps/")) {
+            let inputs = step.inputs(id).into_iter().map(|input| input.node).chain(step.control_inputs(id));
+            for input in inputs.map(|input| step.node(input)) {
+                let is_between = input.device.contains("/job:ps/") && input.device != node.device;
+                assert!(!is_between, "{} reads {}", node.name, input.name);
+            }
         }
     }
     Ok(())
