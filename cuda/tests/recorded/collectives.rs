@@ -3,7 +3,7 @@
 use super::Fallible;
 use super::software::gpu::{DEADLINE, Gpu};
 use device::cancel::Cancellation;
-use device::kernel::{AsyncContext, Kernel, Step};
+use device::kernel::{AsyncContext, Kernel, LoopPosition, Step};
 use device::{Error, LocalRendezvous, Pool, Result, Value};
 use executor::{Executor, KernelCache};
 use graph::{Code, DType, Node, Scope, Shape, Tensor};
@@ -35,7 +35,9 @@ fn join(gpu: &Gpu, step: &Arc<Step>, members: i64, value: Value) -> Fallible<Rec
         drop(sender.send(one));
     });
     let (device, step) = (gpu.device.clone(), step.clone());
-    start(AsyncContext { node: Arc::new(node), device, step, inputs: [value].into_iter().collect(), done });
+    let inputs = [value].into_iter().collect();
+    let position = LoopPosition::default();
+    start(AsyncContext { node: Arc::new(node), device, step, position, inputs, done });
     Ok(receiver)
 }
 
