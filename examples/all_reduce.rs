@@ -11,6 +11,7 @@ fn main() -> support::Fallible {
     let strategy = |worker| Strategy::AllReduce {
         worker,
         workers: 2,
+        least: 2,
         average: Average::Mean,
         wire: Wire::F32,
         uneven: Uneven::Fail,

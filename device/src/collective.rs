@@ -132,6 +132,48 @@ impl Request {
     }
 }
 
+/// A worker's call to the assembly of a job whose workers come and go. The leader counts the epochs of the job: in each,
+/// the same workers train together.
+#[derive(Clone, Debug)]
+pub struct AssemblyCall {
+    pub node: Arc<Node>,
+    /// The key of the job's assembly at the leader.
+    pub job_key: i32,
+    /// The index of the worker in the job.
+    pub worker: u32,
+    /// The last epoch that the worker has been in, or 0.
+    pub epoch: i64,
+    pub purpose: AssemblyPurpose,
+    /// The time after which the leader answers in any case.
+    pub patience: Duration,
+}
+
+/// The answer that a worker wants of its job's assembly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AssemblyPurpose {
+    /// The next epoch, which begins with `least` to `most` workers: its number, then the indices of its workers in
+    /// ascending order. `has_values` if the worker's variables have values: without one of `most` workers, an epoch needs a
+    /// worker that has.
+    Join { least: u32, most: u32, has_values: bool },
+    /// A change of the worker's epoch, once it is greater than `known`: one of the numbers of [`AssemblyChange`]. After
+    /// `patience` the present one.
+    Watch { known: i64 },
+}
+
+/// The changes by which an epoch is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(i64)]
+pub enum AssemblyChange {
+    /// Nobody waits for the next epoch.
+    None = 0,
+    /// A worker that is not in the epoch waits for the next one.
+    Newcomer = 1,
+    /// A worker of the epoch has left it and waits for the next one, so that no step of the epoch can end.
+    Left = 2,
+    /// The leader does not know the worker as one of the epoch.
+    Over = 3,
+}
+
 /// A callback that receives a member's output. Called exactly once.
 pub type Finish = Box<dyn FnOnce(Result<Tensor>) + Send>;
 
@@ -152,4 +194,8 @@ pub trait Collectives: Send + Sync + fmt::Debug {
     /// Takes part in a collective over the rendezvous of `step`, and calls `finish` when the member's output is complete,
     /// or the collective has failed.
     fn start(&self, step: &StepCollectives, request: Request, finish: Finish);
+
+    /// Calls the assembly of a job, and calls `finish` with its answer, a vector of `int64`, or with `DeadlineExceeded` and
+    /// the workers that are missing.
+    fn assemble(&self, step: &StepCollectives, call: AssemblyCall, finish: Finish);
 }

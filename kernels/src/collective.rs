@@ -1,6 +1,7 @@
 //! Kernels of collectives: they pass requests to the step's [`Collectives`](device::collective::Collectives). Also the
 //! combination of several members' elements.
 
+mod assembly;
 mod communicator;
 
 use crate::numeric::scalar::{Arithmetic, Number, Semiring as _};
@@ -51,6 +52,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("CollectiveAssignGroupV2", &[], |_| Kernel::sync(assign_group)),
     KernelDef::of("CollectiveInitializeCommunicator", &[], communicator::initialize),
+    KernelDef::of("_CollectiveAssemble", &[], |_| assembly::kernel(assembly::join)),
+    KernelDef::of("_CollectiveWatch", &[], |_| assembly::kernel(assembly::watch)),
     KernelDef::of("CollectiveReduceV3", REDUCED, communicator::reduce),
     KernelDef::of("CollectiveAllToAllV3", REDUCED, communicator::all_to_all),
 ];

@@ -46,7 +46,8 @@ impl Job {
     fn replica(&self, worker: u32) -> Fallible<Replica> {
         let (workers, ps_tasks) = (self.workers, self.ps_tasks);
         let (average, wire, uneven) = (Average::Mean, Wire::F32, Uneven::Fail);
-        let strategy = |tables| Strategy::AllReduce { worker, workers, average, wire, uneven, tables };
+        let strategy =
+            |tables| Strategy::AllReduce { worker, workers, least: workers, average, wire, uneven, tables };
         if ps_tasks == 0 {
             return replica_under(&strategy(Tables::Replicated), worker);
         }

@@ -3,6 +3,7 @@
 
 mod all_reduce;
 mod asynchronous_saves;
+mod elastic;
 mod election;
 #[cfg(feature = "etcd")]
 mod etcd;

@@ -39,6 +39,10 @@ pub enum Error {
     #[error("the other workers have opened new sessions: {cause}")]
     MeetingOver { cause: Box<Error> },
 
+    /// Workers wait for the next epoch of an all-reduce job, which begins when all have come in new sessions.
+    #[error("a worker waits to join the job after epoch {epoch}")]
+    MembershipChanges { epoch: i64 },
+
     /// A step of an all-reduce job has found no batch on any worker.
     #[error("the inputs of all {workers} workers have ended")]
     InputsEnded { workers: usize },
@@ -105,7 +109,8 @@ impl Error {
             Error::Elected { .. }
             | Error::Deposed { .. }
             | Error::StepsLost { .. }
-            | Error::MeetingOver { .. } => Code::Aborted,
+            | Error::MeetingOver { .. }
+            | Error::MembershipChanges { .. } => Code::Aborted,
             Error::Panicked { .. } => Code::Internal,
             Error::RetriesExhausted { cause, .. } => cause.code(),
             Error::Client(error) => error.code(),

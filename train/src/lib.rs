@@ -25,7 +25,7 @@ mod sync;
 mod training;
 mod variables;
 
-pub use all_reduce::{AllReduceReplica, Average, Tables, Uneven, Wire};
+pub use all_reduce::{AllReduceReplica, Average, Membership, Tables, Uneven, Wire};
 pub use clip::{Clip, global_norm};
 pub use coordination::Coordination;
 #[cfg(feature = "etcd")]

@@ -24,9 +24,18 @@ pub enum Strategy {
     ParameterServer { ps_tasks: u32, worker: u32, placement: VariablePlacement, sync: SyncMode },
     /// Between-graph replication without parameter servers, or with some for `tables` only: each worker runs this graph in
     /// its own session, holds all other variables on its task `/job:worker/task:<worker>`, and updates them with the
-    /// combined gradients of all `workers` workers, which have the same bits everywhere. The loss of a step is that of
-    /// the worker's own share.
-    AllReduce { worker: u32, workers: u32, average: Average, wire: Wire, uneven: Uneven, tables: Tables },
+    /// combined gradients of all workers, which have the same bits everywhere. The loss of a step is that of the worker's
+    /// own share. The job has at most `workers` workers. It trains while at least `least` are there; if `least` equals
+    /// `workers`, a lost worker is waited for.
+    AllReduce {
+        worker: u32,
+        workers: u32,
+        least: u32,
+        average: Average,
+        wire: Wire,
+        uneven: Uneven,
+        tables: Tables,
+    },
 }
 
 /// The method that averages the gradients of towers.
@@ -111,9 +120,9 @@ impl Strategy {
     /// Returns this worker's place in an all-reduce job; `None` for other strategies.
     pub(crate) fn all_reduce(&self) -> Option<AllReduceJob> {
         match *self {
-            Strategy::AllReduce { worker, workers, average, wire, uneven, ref tables } => {
+            Strategy::AllReduce { worker, workers, least, average, wire, uneven, ref tables } => {
                 let ps_tasks = tables.ps_tasks();
-                Some(AllReduceJob { worker, workers, average, wire, uneven, ps_tasks })
+                Some(AllReduceJob { worker, workers, least, average, wire, uneven, ps_tasks })
             }
             _ => None,
         }

@@ -166,6 +166,9 @@ impl WorkerService for Handler {
     }
 
     async fn complete_group(&self, request: Request<CompleteGroupRequest>) -> Reply<CompleteGroupResponse> {
+        if let Some(request) = collective::assembly_request_of(&request)? {
+            return Ok(collective::assembly_response_of(&self.worker.leader.assemblies.call(request).await?));
+        }
         let (join, deadline) = (collective::join_of(&request)?, collective::deadline_of(&request));
         let CompleteGroupRequest { group_key, group_size, device_type, .. } = request.into_inner();
         let met = self.worker.leader.join(join, deadline).await?;

@@ -197,6 +197,48 @@ pub(super) const OPS: &[OpDef] = &[
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
+    // The workers of a job whose number varies come to an assembly at the leader. `epoch` is the last one that the worker has
+    // been in, or 0. The output is the number of the next epoch, then the indices of its workers in ascending order.
+    OpDef {
+        name: "_CollectiveAssemble",
+        inputs: &[
+            "job_key: int32",
+            "worker: int32",
+            "least: int32",
+            "most: int32",
+            "has_values: bool",
+            "epoch: int64",
+            "patience_seconds: float",
+        ],
+        outputs: &["membership: int64"],
+        infer: |infer| {
+            (0..7).try_for_each(|i| infer.input_of_rank(i, 0).map(drop))?;
+            infer.set(0, PartialShape::from([None]));
+            Ok(())
+        },
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    // Waits while a worker is in an epoch that nothing changes beyond `known`. The output is a vector of one element, the
+    // change.
+    OpDef {
+        name: "_CollectiveWatch",
+        inputs: &[
+            "job_key: int32",
+            "worker: int32",
+            "epoch: int64",
+            "known: int64",
+            "patience_seconds: float",
+        ],
+        outputs: &["change: int64"],
+        infer: |infer| {
+            (0..5).try_for_each(|i| infer.input_of_rank(i, 0).map(drop))?;
+            infer.set(0, PartialShape::from([Some(1)]));
+            Ok(())
+        },
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
 ];
 
 const BROADCAST_BY_ATTRS: &[&str] =

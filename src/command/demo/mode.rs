@@ -138,6 +138,7 @@ fn combining(worker: u32, tables: Tables) -> Strategy {
     Strategy::AllReduce {
         worker,
         workers: REPLICAS,
+        least: REPLICAS,
         average: Average::Mean,
         wire: Wire::F32,
         uneven: Uneven::Fail,

@@ -1,29 +1,28 @@
-//! The meeting of all workers when they have opened their sessions: they compare their global steps, and the most
+//! The meeting of an epoch's workers when they have opened their sessions: they compare their global steps, and the most
 //! advanced worker, of several the one with the lowest index, sends its variables to the others. No file is needed. If
 //! no worker has values, the chief initialises or restores its own, and the workers meet again.
 //!
 //! A meeting is one step of each worker. The workers gather their positions; the sender is known only then, so each
-//! worker has the nodes of both roles in the branches of a condition, and the sender's index is part of the instance
+//! worker has the nodes of both roles in the branches of a condition, and the sender's rank is part of the instance
 //! keys. The values are assigned once all have arrived. Meetings have a graph key of their own, so that the ids of their
 //! steps are never those of a training step in progress.
 
+use super::membership::Membership;
 use super::{AllReduceJob, carrier, with_type};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::variables::{Variable, Variables};
 use client::Session;
 use graph::builder::{Collective, CollectiveGroup};
-use graph::{Code, DType, NodeId, Output, PartialShape, Scope, Tensor};
+use graph::{DType, NodeId, Output, PartialShape, Scope, Tensor};
 use proto::pb;
-use std::time::{Duration, Instant};
 
 /// The position of a worker whose variables have no values.
 const NOWHERE: i64 = -1;
 /// The position of a chief that cannot give its variables values.
 const LOST: i64 = -2;
-/// The time for which a try of a meeting waits for workers. A worker that has opened its session before the others have
-/// closed theirs waits for them under an old step id, so the wait is short, and tries are repeated.
+/// The time in seconds for which a meeting waits for workers that have come to the assembly.
 const PATIENCE: f32 = 5.0;
-/// The graph key of meetings: that of a graph whose instance keys are inputs is another number.
+/// The graph key of the meeting before the first epoch: that of a graph whose instance keys are inputs is another number.
 const GRAPH_KEY: i64 = 1;
 
 /// The position of a worker in its job.
@@ -53,6 +52,8 @@ pub(crate) enum Meet {
 pub(super) struct Meeting {
     /// This worker's global step, [`NOWHERE`] or [`LOST`]: an `int64` scalar to be fed.
     position: Output,
+    /// This worker's position among the workers of the epoch: an `int32` scalar to be fed.
+    rank: Output,
     /// The positions of all workers, an `int64` vector.
     positions: Output,
     /// The node that ends when this worker's variables have the values of the most advanced worker.
@@ -63,10 +64,10 @@ pub(super) struct Meeting {
 struct Transfer<'a> {
     variables: &'a [Variable],
     group: CollectiveGroup,
-    /// The instance key of the first variable's transfer from worker 0.
+    /// The instance key of the first variable's transfer from rank 0.
     first: i32,
     workers: u32,
-    /// The index of the sender, a scalar `int32`.
+    /// The rank of the sender, a scalar `int32`.
     sender: Output,
     is_sender: Output,
 }
@@ -96,6 +97,7 @@ impl Meeting {
         let instance = scope.constant(variables.take_instances(1));
         let gather = Collective { timeout_seconds: PATIENCE, ..group.instance(instance) };
         let position = scope.placeholder("position", DType::Int64, PartialShape::scalar());
+        let rank = scope.placeholder("rank", DType::Int32, PartialShape::scalar());
         let positions = scope.all_gather(scope.reshape(position, &[1]), gather);
         let sender = scope.cast(scope.argmax(positions, 0), DType::Int32);
         let most = scope.reduce_max(positions, &[0], false);
@@ -104,7 +106,7 @@ impl Meeting {
             first: variables.take_instances(instances),
             workers: job.workers,
             sender,
-            is_sender: scope.equal(sender, scope.constant(job.worker as i32)),
+            is_sender: scope.equal(sender, rank),
             variables: &all,
         };
         let has_sender = scope.greater(most, scope.constant(NOWHERE));
@@ -114,48 +116,27 @@ impl Meeting {
             |branch| vec![branch.constant(false)],
         );
         let done = scope.group(&done.iter().map(|output| output.node).collect::<Vec<_>>());
-        Ok(Meeting { position, positions, done })
+        Ok(Meeting { position, rank, positions, done })
     }
 
-    /// Runs the meeting; see [`AllReduceReplica::meet`](super::AllReduceReplica::meet). `missing` makes the error of the
-    /// deadline from the time waited and the failure of the last whole try, which names the workers that have come.
+    /// Runs the meeting of the epoch's workers, with the feeds of the epoch; see
+    /// [`AllReduceReplica::meet`](super::AllReduceReplica::meet).
     pub(super) fn run(
         &self,
         session: &Session,
         position: Position,
-        deadline: Duration,
-        missing: impl Fn(Duration, Error) -> Error,
+        membership: &Membership,
+        feeds: Vec<(Output, Tensor)>,
     ) -> Result<Meet> {
-        let started = Instant::now();
-        let mut last = None;
-        loop {
-            let left = deadline.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
-            let error = match self.try_once(session, position.number(), left) {
-                Ok(positions) => return Ok(Meet::of(&positions)),
-                Err(error) => error,
-            };
-            match error.code() {
-                Code::DeadlineExceeded if started.elapsed() >= deadline => {
-                    return Err(missing(started.elapsed(), last.unwrap_or(error)));
-                }
-                Code::DeadlineExceeded => {
-                    tracing::info!("the workers have not met yet: {error}");
-                    last = Some(error);
-                }
-                // The group leader has forgotten this session's group, because other workers meet in later sessions.
-                Code::FailedPrecondition => return Err(Error::MeetingOver { cause: Box::new(error) }),
-                _ => return Err(error),
-            }
-        }
-    }
-
-    fn try_once(&self, session: &Session, position: i64, time_limit: Duration) -> Result<Vec<i64>> {
-        let experimental =
-            pb::run_options::Experimental { collective_graph_key: GRAPH_KEY, ..Default::default() };
+        let collective_graph_key = GRAPH_KEY + membership.epoch;
+        let experimental = pb::run_options::Experimental { collective_graph_key, ..Default::default() };
         let options = pb::RunOptions { experimental: Some(experimental), ..Default::default() };
-        let step = session.step().feed(self.position, position).fetch(self.positions).target(self.done);
-        let values = step.options(options).timeout(time_limit).run()?.values;
-        Ok(values.first().map_or(Ok(Vec::new()), Tensor::to_i64s)?)
+        let rank = i32::try_from(membership.rank).unwrap_or(i32::MAX);
+        let meeting = session.step().feed(self.position, position.number()).feed(self.rank, rank);
+        let meeting = feeds.into_iter().fold(meeting, |step, (output, value)| step.feed(output, value));
+        let values = meeting.fetch(self.positions).target(self.done).options(options).run()?.values;
+        let positions = values.first().map_or(Ok(Vec::new()), Tensor::to_i64s)?;
+        Ok(Meet::of(&positions))
     }
 }
 

@@ -8,32 +8,37 @@
 
 mod input;
 mod meeting;
+mod membership;
 mod reducer;
 mod tables;
 
 pub(crate) use input::OptionalBatch;
 pub(crate) use meeting::{Meet, Position};
+pub(crate) use membership::Attendance;
+pub use membership::Membership;
 pub use tables::Tables;
 
 use crate::error::{Error, Result};
 use crate::gradient::Gradient;
+use crate::session::Coordinator;
 use crate::training::UpdateRule;
 use crate::variables::{Variable, Variables};
 use client::Session;
-use graph::builder::CollectiveGroup;
 use graph::{DType, NodeId, Output, Scope, Tensor};
 use meeting::Meeting;
+use membership::AssemblyNodes;
 use reducer::Reducer;
+use std::sync::Arc;
 use std::time::Duration;
 use tables::{SharedParts, TableUpdate};
 
-/// The key of the group of all workers, far from those that programs count from 1.
-const GROUP_KEY: i32 = i32::MAX;
+/// The key of the job's assembly. Those of the groups of its epochs are below it, far from those that programs count from 1.
+const JOB_KEY: i32 = i32::MAX;
 
 /// The combination of the workers' gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Average {
-    /// The sum divided by the number of workers; with [`Uneven::Join`], by the number of workers that had a batch.
+    /// The sum divided by the number of workers that are present; with [`Uneven::Join`], by the number of workers that had a batch.
     #[default]
     Mean,
     /// The sum.
@@ -68,6 +73,8 @@ pub enum Uneven {
 pub(crate) struct AllReduceJob {
     pub(crate) worker: u32,
     pub(crate) workers: u32,
+    /// The number of workers without which nobody trains.
+    pub(crate) least: u32,
     pub(crate) average: Average,
     pub(crate) wire: Wire,
     pub(crate) uneven: Uneven,
@@ -82,6 +89,7 @@ pub struct AllReduceReplica {
     pub worker: usize,
     /// The number of workers in the job.
     pub workers: usize,
+    assembly: AssemblyNodes,
     meeting: Meeting,
     shared: SharedParts,
     /// The number of workers that had a batch in the step, a scalar `float`; `None` if all must have one.
@@ -91,7 +99,7 @@ pub struct AllReduceReplica {
 impl AllReduceJob {
     /// Checks that this worker is one of the job's workers.
     pub(crate) fn check(self) -> graph::Result<()> {
-        let AllReduceJob { worker, workers, ps_tasks, .. } = self;
+        let AllReduceJob { worker, workers, least, ps_tasks, .. } = self;
         if workers == 0 || i32::try_from(workers).is_err() {
             return Err(graph::Error::invalid(format!(
                 "Strategy::AllReduce has {workers} workers, not 1 to {}",
@@ -103,10 +111,20 @@ impl AllReduceJob {
                 "worker {worker} is none of the {workers} workers that reduce gradients together: they count from 0"
             )));
         }
+        if !(1..=workers).contains(&least) {
+            return Err(graph::Error::invalid(format!(
+                "Strategy::AllReduce trains with at least {least} workers, not 1 to all {workers}"
+            )));
+        }
         if ps_tasks == Some(0) {
             return Err(graph::Error::invalid(
                 "Strategy::AllReduce has tables on 0 parameter servers: use Tables::Replicated without any",
             ));
+        }
+        if ps_tasks.is_some() && least < workers {
+            return Err(graph::Error::unimplemented(format!(
+                "Strategy::AllReduce with tables on parameter servers needs all {workers} workers: set least to {workers}"
+            )));
         }
         Ok(())
     }
@@ -123,7 +141,8 @@ impl AllReduceJob {
         has_batch: Option<Output>,
     ) -> graph::Result<(NodeId, AllReduceReplica)> {
         let host = scope.device("/device:CPU:0");
-        let group = self.group(&host);
+        let assembly = AssemblyNodes::build(self, &host);
+        let group = assembly.group;
         let combining = host.name_scope("all_reduce");
         let reducer = Reducer::new(self, &combining, variables, group, has_batch);
         let reduced = reducer.reduce(gradients)?;
@@ -154,27 +173,42 @@ impl AllReduceJob {
             worker: self.worker as usize,
             workers: self.workers as usize,
             meeting: Meeting::build(self, &host, variables, group)?,
+            assembly,
             shared,
             total_weight: reducer.total_weight(),
         };
         Ok((train, replica))
     }
-
-    /// Returns the group of all workers.
-    fn group(self, host: &Scope) -> CollectiveGroup {
-        host.collective_group(self.workers as i32, GROUP_KEY)
-    }
 }
 
 impl AllReduceReplica {
-    /// Waits until all workers have opened their sessions, and gives all of them the variables of the most advanced
-    /// worker.
+    /// Waits until the workers that train together have opened their sessions. `can_give` is true if this worker has values
+    /// of the variables, or is the chief, which can initialise or restore them.
     ///
     /// # Errors
     /// `WorkersMissing` after the deadline, and errors that a new session may fix.
-    pub(crate) fn meet(&self, session: &Session, position: Position, deadline: Duration) -> Result<Meet> {
+    pub(crate) fn assemble(
+        &self,
+        attendance: &Attendance,
+        place: (&Arc<Session>, &Coordinator),
+        can_give: bool,
+        deadline: Duration,
+    ) -> Result<Membership> {
         let missing = |waited, cause| self.missing("open their sessions", waited, cause);
-        self.meeting.run(session, position, deadline, missing)
+        attendance.join(&self.assembly, place, (self.worker, can_give), deadline, missing)
+    }
+
+    /// Meets the other workers of the epoch, and gives all of them the variables of the most advanced worker.
+    ///
+    /// # Errors
+    /// Those of the session; `DeadlineExceeded` if not all workers have come within some seconds.
+    pub(crate) fn meet(&self, session: &Session, position: Position, found: &Membership) -> Result<Meet> {
+        self.meeting.run(session, position, found, self.assembly.feeds(found))
+    }
+
+    /// Returns the feeds of a step in an epoch.
+    pub(crate) fn feeds(&self, membership: &Membership) -> Vec<(Output, Tensor)> {
+        self.assembly.feeds(membership)
     }
 
     /// Returns the error of a wait for the other workers, which have not done `what`.

@@ -194,7 +194,7 @@ impl<'a> Reducer<'a> {
         let (scope, dtype) = (self.scope, self.scope.dtype(sum));
         match (self.job.average, self.weight) {
             (Average::Sum, _) => sum,
-            (Average::Mean, None) => scope.div(sum, number(scope, dtype, f64::from(self.job.workers))),
+            (Average::Mean, None) => scope.div(sum, scope.cast(self.group.size, dtype)),
             (Average::Mean, Some(weight)) => scope.div(sum, scope.cast(weight.total, dtype)),
         }
     }

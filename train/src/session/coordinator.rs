@@ -76,7 +76,7 @@ impl Coordinator {
     }
 
     /// Records a failure that a new session may fix, without stopping the threads.
-    pub(super) fn record_failure(&self, error: Error) {
+    pub(crate) fn record_failure(&self, error: Error) {
         self.state.failure.lock().get_or_insert(error);
     }
 

@@ -1,6 +1,7 @@
 //! Hooks, which run around the steps of a training session.
 
 use super::Coordinator;
+use crate::all_reduce::Membership;
 use crate::error::Result;
 use crate::sync::UpdateLock;
 use client::Session;
@@ -16,6 +17,13 @@ pub trait Hook: Send {
     /// recovery.
     fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
         let _ = context;
+        Ok(())
+    }
+
+    /// Runs before [`Hook::after_create_session`] in an all-reduce job, with the workers that train together from now on. A
+    /// program that divides its data between workers divides it anew.
+    fn on_membership(&mut self, context: &HookContext<'_>, membership: &Membership) -> Result<()> {
+        let _ = (context, membership);
         Ok(())
     }
 

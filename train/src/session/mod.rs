@@ -16,6 +16,7 @@ pub use hook::{Hook, HookContext, Period, RunArgs, RunValues};
 pub use queue_runner::QueueRunner;
 pub use role::Role;
 
+use crate::all_reduce::{Attendance, Membership};
 use crate::error::{Error, Result};
 use crate::saver::Saver;
 use crate::sync::{SyncReport, UpdateLock};
@@ -122,10 +123,12 @@ impl MonitoredSession {
         config: MonitoredConfig,
     ) -> Result<MonitoredSession> {
         let report: Arc<Mutex<SyncReport>> = Arc::default();
-        let mut hooks = ReplicaHooks::new(ReplicaHook::new(&training, &config, report.clone()), hooks);
+        let attendance = Arc::<Attendance>::default();
+        let replica_hook = ReplicaHook::new(&training, &config, report.clone(), attendance.clone());
+        let mut hooks = ReplicaHooks::new(replica_hook, hooks);
         let candidacy = Candidacy::new(&config.role)?;
         let (coordinator, lock) = (Coordinator::default(), UpdateLock::default());
-        let job = Job { master, graph, training, saver, config, candidacy, coordinator, lock };
+        let job = Job { master, graph, training, saver, config, candidacy, coordinator, lock, attendance };
         let session = job.open(&mut hooks, false)?;
         Ok(MonitoredSession {
             job,
@@ -210,6 +213,11 @@ impl MonitoredSession {
     /// Returns the number of times that training has recovered in a new session.
     pub fn recoveries(&self) -> u32 {
         self.recoveries
+    }
+
+    /// Returns the workers that train together in an all-reduce job; `None` for other strategies. A recovery changes them.
+    pub fn membership(&self) -> Option<Membership> {
+        self.job.attendance.membership()
     }
 
     /// Returns the counts of updates and dropped gradients so far, as known to this replica: its own

@@ -4,7 +4,7 @@
 use super::candidacy::Candidacy;
 use super::replica_hooks::ReplicaHooks;
 use super::{Coordinator, HookContext, Master, MonitoredConfig};
-use crate::all_reduce::{AllReduceReplica, Meet, Position};
+use crate::all_reduce::{AllReduceReplica, Attendance, Meet, Membership, Position};
 use crate::coordination::Coordination;
 use crate::error::{Error, Result};
 use crate::readiness::{missing, wait_until_none};
@@ -32,6 +32,8 @@ pub(super) struct Job {
     pub(super) candidacy: Candidacy,
     pub(super) coordinator: Coordinator,
     pub(super) lock: UpdateLock,
+    /// This worker's part in the epochs of an all-reduce job.
+    pub(super) attendance: Arc<Attendance>,
 }
 
 impl Job {
@@ -85,6 +87,7 @@ impl Job {
             .candidacy
             .bind_session(&session)
             .and_then(|()| self.until_ready(&session, role.is_chief, was_ready))
+            .and_then(|()| self.attendance.membership().map_or(Ok(()), |m| hooks.on_membership(&context, &m)))
             .and_then(|()| hooks.after_create_session(&context));
         if let Err(error) = started {
             let cause = self.cause(error);
@@ -115,7 +118,7 @@ impl Job {
 
     /// Waits until the variables have values and this replica has joined the synchronous or bounded-staleness job; the
     /// chief initialises or restores them.
-    fn until_ready(&self, session: &Session, is_chief: bool, was_ready: bool) -> Result<()> {
+    fn until_ready(&self, session: &Arc<Session>, is_chief: bool, was_ready: bool) -> Result<()> {
         if let Coordination::AllReduce(replica) = &self.training.coordination {
             return self.meet(session, replica, is_chief, was_ready);
         }
@@ -143,7 +146,7 @@ impl Job {
     /// `VariablesLost` if no replica has values and the chief cannot restore them, `NotReady` if no replica is the chief.
     fn meet(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         replica: &AllReduceReplica,
         is_chief: bool,
         was_ready: bool,
@@ -151,8 +154,15 @@ impl Job {
         let (started, deadline) = (Instant::now(), self.config.ready_deadline);
         let mut lacking = self.lacking(session, replica)?;
         let mut position = self.position(session, &lacking)?;
+        let can_give = is_chief || lacking.is_empty();
+        let place = (session, &self.coordinator);
+        let found = replica.assemble(&self.attendance, place, can_give, deadline)?;
+        let mut is_met = false;
         loop {
-            match replica.meet(session, position, deadline.saturating_sub(started.elapsed()))? {
+            let waits = is_met && started.elapsed() < deadline;
+            let Some(met) = self.meet_once(session, replica, (position, &found), waits)? else { continue };
+            is_met = true;
+            match met {
                 Meet::Done => return Ok(()),
                 Meet::Lost => return Err(self.lost(lacking)),
                 Meet::NoValues if is_chief => {
@@ -170,6 +180,26 @@ impl Job {
                 Meet::NoValues => thread::park_timeout(MEETING_PAUSE),
             }
         }
+    }
+
+    /// Meets the replicas of an epoch once. Returns `None` if not all have come within some seconds and `waits` is true: the
+    /// chief, which they have met before, restores its variables.
+    ///
+    /// # Errors
+    /// `MembershipChanges` and `MeetingOver` if the others are lost or come to a later epoch.
+    fn meet_once(
+        &self,
+        session: &Session,
+        replica: &AllReduceReplica,
+        (position, found): (Position, &Membership),
+        waits: bool,
+    ) -> Result<Option<Meet>> {
+        let error = match replica.meet(session, position, found) {
+            Err(error) if is_left(&error) => error,
+            met => return met.map(Some),
+        };
+        self.attendance.check()?;
+        if waits { Ok(None) } else { Err(Error::MeetingOver { cause: Box::new(error) }) }
     }
 
     /// Returns the names of the variables that have no values for this replica of an all-reduce job, or not those of its
@@ -316,4 +346,11 @@ impl Job {
         }
         Ok(vec!["the coordination of the replicas".to_owned()])
     }
+}
+
+/// Returns whether a meeting has failed because workers that had come to the assembly did not come, who are lost or are in a
+/// later epoch.
+fn is_left(error: &Error) -> bool {
+    matches!(error, Error::Client(_))
+        && matches!(error.code(), Code::DeadlineExceeded | Code::FailedPrecondition)
 }

@@ -1,6 +1,7 @@
 //! The hook that coordinates a replica with the other replicas of its job.
 
 use super::{Hook, HookContext, MonitoredConfig, RunArgs, RunValues};
+use crate::all_reduce::Attendance;
 use crate::coordination::Coordination;
 use crate::error::{Error, Result};
 use crate::sync::{Aggregator, GradientStore, SyncReplicas, SyncReport};
@@ -25,6 +26,8 @@ pub(super) struct ReplicaHook {
     stop_grace: Duration,
     recovery_deadline: Duration,
     report: Arc<Mutex<SyncReport>>,
+    /// The worker's part in the epochs of an all-reduce job.
+    attendance: Arc<Attendance>,
     thread: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     /// True once the last step is saved and all replicas have been released from the job.
@@ -37,6 +40,7 @@ impl ReplicaHook {
         training: &Training,
         config: &MonitoredConfig,
         report: Arc<Mutex<SyncReport>>,
+        attendance: Arc<Attendance>,
     ) -> ReplicaHook {
         ReplicaHook {
             coordination: training.coordination.clone(),
@@ -46,6 +50,7 @@ impl ReplicaHook {
             stop_grace: config.stop_grace,
             recovery_deadline: config.recovery_deadline,
             report,
+            attendance,
             thread: None,
             stop: Arc::default(),
             is_job_over: false,
@@ -136,7 +141,10 @@ impl Hook for ReplicaHook {
         match &self.coordination {
             Coordination::Free => Ok(RunArgs::default()),
             Coordination::AllReduce(replica) => {
-                Ok(RunArgs { fetches: replica.fetches(), ..RunArgs::default() })
+                self.attendance.check()?;
+                let feeds = self.attendance.membership().map(|found| replica.feeds(&found));
+                let fetches = replica.fetches();
+                Ok(RunArgs { feeds: feeds.unwrap_or_default(), fetches, ..RunArgs::default() })
             }
             Coordination::Sync(sync) => {
                 let targets = if self.foreign_chief { Vec::new() } else { vec![sync.worker_nodes.report] };
@@ -169,6 +177,7 @@ impl Hook for ReplicaHook {
         // Closing the session ends the runs that threads wait for. An error is ignored, because a dead task cannot
         // answer.
         let _ = context.session.close();
+        self.attendance.stop();
         if let Some(thread) = self.thread.take() {
             // The result is ignored, because the thread has reported its failure to the coordinator.
             let _ = thread.join();

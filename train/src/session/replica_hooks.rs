@@ -2,6 +2,7 @@
 
 use super::replica_hook::ReplicaHook;
 use super::{Hook, HookContext};
+use crate::all_reduce::Membership;
 use crate::error::Result;
 
 /// The hooks of a session: the replica's coordination hook, whose thread starts before any hook runs a step, and the
@@ -31,6 +32,11 @@ impl ReplicaHooks {
     /// Runs [`Hook::after_create_session`] of all hooks.
     pub(super) fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
         self.all().try_for_each(|hook| hook.after_create_session(context))
+    }
+
+    /// Runs [`Hook::on_membership`] of all hooks.
+    pub(super) fn on_membership(&mut self, context: &HookContext<'_>, found: &Membership) -> Result<()> {
+        self.all().try_for_each(|hook| hook.on_membership(context, found))
     }
 
     /// Runs [`Hook::before_recovery`] of all hooks.

@@ -3,13 +3,16 @@
 use super::Fallible;
 use super::sessions::Folder;
 use anabranch_train::{
-    Average, Dataset, Error, Hook, HookContext, Initializer, Input, Master, MonitoredConfig,
+    Average, Dataset, Error, Hook, HookContext, Initializer, Input, Master, Membership, MonitoredConfig,
     MonitoredSession, MovingAverage, Optimizer, Period, Retention, Role, RunValues, Saver, Strategy, Tables,
     Training, Uneven, UpdateOptions, Variable, Variables, Wire, hooks, latest_checkpoint,
 };
 use client::{Server, ServerConfig, Session};
 use graph::{Code, DType, Graph, NodeId, Output, PartialShape, Scope, Shape, TaskName, Tensor};
+use parking_lot::Mutex;
 use proto::Cluster;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
@@ -161,7 +164,12 @@ pub(super) fn batch(from: usize, to: usize, step: usize) -> Fallible<[Tensor; 2]
 
 fn all_reduce(worker: u32, workers: u32) -> Strategy {
     let (average, wire, uneven) = (Average::Mean, Wire::F32, Uneven::Fail);
-    Strategy::AllReduce { worker, workers, average, wire, uneven, tables: Tables::Replicated }
+    Strategy::AllReduce { worker, workers, least: workers, average, wire, uneven, tables: Tables::Replicated }
+}
+
+fn elastic(worker: u32, workers: u32, least: u32) -> Strategy {
+    let (average, wire, uneven) = (Average::Mean, Wire::F32, Uneven::Fail);
+    Strategy::AllReduce { worker, workers, least, average, wire, uneven, tables: Tables::Replicated }
 }
 
 pub(super) fn config(worker: u32) -> MonitoredConfig {
@@ -263,6 +271,7 @@ fn workers_train_like_one_process_on_the_whole_batch() -> Fallible {
     let sum = |worker| Strategy::AllReduce {
         worker,
         workers: 4,
+        least: 4,
         average: Average::Sum,
         wire: Wire::F32,
         uneven: Uneven::Fail,
@@ -282,6 +291,7 @@ fn bfloat16_on_the_wire_rounds_gradients() -> Fallible {
     let rounded = |worker| Strategy::AllReduce {
         worker,
         workers: 2,
+        least: 2,
         average: Average::Mean,
         wire: Wire::Bf16,
         uneven: Uneven::Fail,
@@ -503,6 +513,7 @@ fn workers_with_more_batches_go_on_without_the_others() -> Fallible {
     let join = |worker| Strategy::AllReduce {
         worker,
         workers: 2,
+        least: 2,
         average: Average::Mean,
         wire: Wire::F32,
         uneven: Uneven::Join,
@@ -561,10 +572,13 @@ fn wrong_places_and_batches_are_refused() -> Fallible {
     for (strategy, text) in [
         (all_reduce(0, 0), "has 0 workers"),
         (all_reduce(2, 2), "worker 2 is none of the 2 workers"),
+        (elastic(0, 2, 0), "at least 0 workers, not 1 to all 2"),
+        (elastic(0, 2, 3), "at least 3 workers, not 1 to all 2"),
         (
             Strategy::AllReduce {
                 worker: 0,
                 workers: 2,
+                least: 2,
                 average,
                 wire,
                 uneven: Uneven::Join,
@@ -584,5 +598,104 @@ fn wrong_places_and_batches_are_refused() -> Fallible {
     });
     let refused = refused.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(refused.contains("'names' is of string"), "{refused}");
+    Ok(())
+}
+
+/// A hook that records the rank of its worker and the workers of each epoch.
+#[derive(Clone, Default)]
+struct Memberships(Arc<Mutex<Vec<(usize, Vec<usize>)>>>);
+
+impl Hook for Memberships {
+    fn on_membership(&mut self, _: &HookContext<'_>, found: &Membership) -> anabranch_train::Result<()> {
+        self.0.lock().push((found.rank, found.workers.clone()));
+        Ok(())
+    }
+}
+
+/// One of two workers, of which one is enough.
+struct ElasticWorker {
+    replica: Replica,
+    session: ManuallyDrop<MonitoredSession>,
+    memberships: Memberships,
+}
+
+impl ElasticWorker {
+    fn open(server: &Arc<Server>, worker: u32) -> Fallible<ElasticWorker> {
+        let replica = replica(&elastic(worker, 2, 1), &Optimizer::momentum(0.02, 0.9), true)?;
+        let memberships = Memberships::default();
+        let all: Vec<Box<dyn Hook>> = vec![Box::new(memberships.clone())];
+        let (graph, training) = (replica.graph.clone(), replica.training.clone());
+        let master = Master::InProcess(server.clone());
+        let session = MonitoredSession::new(master, graph, training, None, all, config(worker))?;
+        Ok(ElasticWorker { replica, session: ManuallyDrop::new(session), memberships })
+    }
+
+    /// Runs one step. Returns the global step after it, and the number of workers.
+    fn step(&mut self) -> Fallible<(i64, usize)> {
+        let [x, y] = batch(0, ROWS, 0)?;
+        let (replica, done) = (&self.replica, [self.replica.training.step_done]);
+        let values = self.session.run(&[(replica.x, x), (replica.y, y)], &done, &[replica.training.train])?;
+        let step = values.ok_or("training has ended")?[0].item()?;
+        Ok((step, self.session.membership().ok_or("no membership")?.size()))
+    }
+
+    /// Trains to the last step. Returns the variables and the epochs in which the worker has been.
+    fn finish(mut self, last_step: &AtomicI64) -> Fallible<(Vec<Tensor>, Vec<(usize, Vec<usize>)>)> {
+        while self.step()?.0 < last_step.load(Ordering::SeqCst) {}
+        let values = self.session.session().run(&[], &self.replica.values, &[])?;
+        ManuallyDrop::into_inner(self.session).finish()?;
+        let memberships = self.memberships.0.lock().clone();
+        Ok((values, memberships))
+    }
+}
+
+#[test]
+fn a_worker_joins_a_job_in_training_and_a_client_that_died_joins_again() -> Fallible {
+    let workers = Workers::start(2)?;
+    // The step after which both end, which is known once the second client of worker 1 has trained.
+    let (begun, last_step) = (Barrier::new(2), AtomicI64::new(i64::MAX));
+    let results = workers.run(|worker, server| {
+        if worker == 0 {
+            let mut first = ElasticWorker::open(server, 0)?;
+            for step in 1..=3 {
+                assert_eq!(first.step()?, (step, 1));
+            }
+            begun.wait();
+            return first.finish(&last_step);
+        }
+        begun.wait();
+        let mut second = ElasticWorker::open(server, 1)?;
+        let (step, size) = second.step()?;
+        assert!(step > 3 && size == 2, "{step}, {size}");
+        assert_eq!(second.memberships.0.lock()[..], [(1, vec![0, 1])]);
+        // The client dies without closing its session, and its server lives on. Its other worker is in a step that cannot
+        // end.
+        std::mem::forget(second);
+        let mut second = ElasticWorker::open(server, 1)?;
+        let (step, size) = second.step()?;
+        assert_eq!(size, 2);
+        last_step.store(step + 5, Ordering::SeqCst);
+        second.finish(&last_step)
+    })?;
+    let (values, memberships): (Vec<_>, Vec<_>) = results.into_iter().unzip();
+    common(values);
+    let with_both = (0, vec![0, 1]);
+    assert_eq!(memberships[0], [(0, vec![0]), with_both.clone(), with_both]);
+    assert_eq!(memberships[1], [(1, vec![0, 1])]);
+    Ok(())
+}
+
+#[test]
+fn fewer_workers_than_the_least_wait_until_the_deadline() -> Fallible {
+    let workers = Workers::start(2)?;
+    let replica = replica(&elastic(0, 4, 2), &Optimizer::gradient_descent(0.02), true)?;
+    let (graph, training) = (replica.graph.clone(), replica.training.clone());
+    let alone = MonitoredConfig { ready_deadline: Duration::from_millis(1500), ..config(0) };
+    let master = Master::InProcess(workers.servers[0].clone());
+    let opened = MonitoredSession::new(master, graph, training, None, Vec::new(), alone);
+    let error = opened.err().ok_or("a worker has trained alone")?;
+    assert!(matches!(error, Error::WorkersMissing { worker: 0, workers: 4, .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("have 1, need 2 workers: 0 have come, 1, 2, 3 are missing"), "{text}");
     Ok(())
 }

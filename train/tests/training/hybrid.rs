@@ -50,7 +50,7 @@ fn hybrid(worker: u32) -> Strategy {
 }
 
 fn hybrid_with(worker: u32, average: Average, wire: Wire, uneven: Uneven) -> Strategy {
-    Strategy::AllReduce { worker, workers: 2, average, wire, uneven, tables: on_servers(2) }
+    Strategy::AllReduce { worker, workers: 2, least: 2, average, wire, uneven, tables: on_servers(2) }
 }
 
 fn replica(worker: u32, optimizer: &Optimizer) -> Fallible<Replica> {
@@ -401,10 +401,17 @@ fn lost_tables_without_a_checkpoint_end_the_job() -> Fallible {
 }
 
 #[test]
-fn tables_need_a_parameter_server() {
-    let (average, wire, uneven, tables) = (Average::Mean, Wire::F32, Uneven::Fail, on_servers(0));
-    let strategy = Strategy::AllReduce { worker: 0, workers: 1, average, wire, uneven, tables };
-    let refused = replica_of(loss, &strategy, &Optimizer::adagrad(0.1), UpdateOptions::default(), true);
-    let refused = refused.err().map(|error| error.to_string()).unwrap_or_default();
-    assert!(refused.contains("tables on 0 parameter servers"), "{refused}");
+fn tables_need_a_parameter_server_and_all_workers() {
+    let (average, wire, uneven) = (Average::Mean, Wire::F32, Uneven::Fail);
+    let of = |workers, ps_tasks| {
+        let tables = on_servers(ps_tasks);
+        Strategy::AllReduce { worker: 0, workers, least: 1, average, wire, uneven, tables }
+    };
+    for (strategy, text) in
+        [(of(1, 0), "tables on 0 parameter servers"), (of(2, 1), "needs all 2 workers: set least to 2")]
+    {
+        let refused = replica_of(loss, &strategy, &Optimizer::adagrad(0.1), UpdateOptions::default(), true);
+        let refused = refused.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(refused.contains(text), "{refused}");
+    }
 }

@@ -1,5 +1,6 @@
 //! The leader of groups: it answers when a group is complete and when an instance is agreed on, and gives out step ids.
 
+use super::assembly::Assemblies;
 use super::register::{Agree, Join, Met, Register};
 use crate::rendezvous::to_error;
 use crate::worker::Worker;
@@ -25,6 +26,8 @@ type Caller<T> = oneshot::Sender<Result<T, Status>>;
 /// The leader's state, for members in this process and for calls from other tasks.
 #[derive(Debug)]
 pub(crate) struct Leader {
+    /// The assemblies of jobs whose workers come and go.
+    pub(crate) assemblies: Arc<Assemblies>,
     register: Mutex<Register<Caller<Met>, Caller<Option<usize>>>>,
     /// By graph key.
     sequences: Mutex<FxHashMap<i64, Sequence>>,
@@ -33,7 +36,12 @@ pub(crate) struct Leader {
 
 impl Default for Leader {
     fn default() -> Leader {
-        Leader { register: Mutex::default(), sequences: Mutex::default(), has_logged_default: Once::new() }
+        Leader {
+            assemblies: Arc::default(),
+            register: Mutex::default(),
+            sequences: Mutex::default(),
+            has_logged_default: Once::new(),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The members in one session: they join groups and agree on instances at first use, and run collectives.
 
+mod assembling;
+
 use super::buffer::BufferCalls;
 use super::claims::Claims;
 use super::course::{Course, ForeignMembers, Plan, Renew, transfer_key};
@@ -12,7 +14,7 @@ use crate::steps::{StepState, Steps};
 use crate::transport::{LinkTable, Route};
 use crate::worker::Worker;
 use device::cancel::{Cancellation, Registration};
-use device::collective::{Collectives, Finish, Operation, Placed, Request, StepCollectives};
+use device::collective::{AssemblyCall, Collectives, Finish, Operation, Placed, Request, StepCollectives};
 use device::rendezvous::Sent;
 use device::{Error, Pool};
 use graph::{Code, DeviceName, TaskName, Tensor, fingerprint};
@@ -482,6 +484,10 @@ impl Collectives for SessionCollectives {
             }
             _ => self.negotiate(step.clone(), request, run, None),
         }
+    }
+
+    fn assemble(&self, step: &StepCollectives, call: AssemblyCall, finish: Finish) {
+        self.call_assembly(step, call, finish);
     }
 }
 

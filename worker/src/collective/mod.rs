@@ -1,6 +1,7 @@
 //! Collectives between the devices of a cluster: a leader's register of groups, the members of each session, and the
 //! schedules and courses of operations.
 
+mod assembly;
 mod buffer;
 mod claims;
 mod course;
@@ -11,6 +12,7 @@ mod messages;
 mod register;
 mod schedule;
 
+pub(crate) use assembly::{request_of as assembly_request_of, response_of as assembly_response_of};
 pub(crate) use buffer::recv_buf;
 pub use group::{Group, GroupCall, GroupCallId, GroupFinish};
 pub(crate) use leader::{Leader, end_sequence};

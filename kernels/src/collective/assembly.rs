@@ -1,0 +1,65 @@
+//! Calls to the assembly of a job whose workers come and go.
+
+use super::{reply, scalar};
+use device::collective::{AssemblyCall, AssemblyPurpose};
+use device::kernel::{AsyncContext, Kernel};
+use device::{Error, Result};
+use graph::Bool8;
+use std::time::Duration;
+
+/// Creates the kernel that calls its job's assembly.
+pub(super) fn kernel(call: fn(&AsyncContext) -> Result<AssemblyCall>) -> Result<Kernel> {
+    Kernel::asynchronous(move |ctx| {
+        let call = match call(&ctx) {
+            Ok(call) => call,
+            Err(error) => return ctx.done(Err(error)),
+        };
+        let AsyncContext { step, done, .. } = ctx;
+        match &step.collectives {
+            None => done(Err(Error::unimplemented("assemblies of workers are in sessions of a server"))),
+            Some(of_step) => of_step.collectives.assemble(of_step, call, Box::new(reply(done))),
+        }
+    })
+}
+
+/// Returns the call of _CollectiveAssemble.
+pub(super) fn join(ctx: &AsyncContext) -> Result<AssemblyCall> {
+    let (worker, least, most) = (count(ctx, 1, "worker")?, count(ctx, 2, "least")?, count(ctx, 3, "most")?);
+    if !(1..=most).contains(&least) || worker >= most {
+        device::invalid!("worker {worker} cannot assemble with {least} to {most} workers");
+    }
+    let has_values = ctx.input(4)?.item::<Bool8>()?.get();
+    call(ctx, worker, 5, AssemblyPurpose::Join { least, most, has_values }, 6)
+}
+
+/// Returns the call of _CollectiveWatch.
+pub(super) fn watch(ctx: &AsyncContext) -> Result<AssemblyCall> {
+    let known = ctx.input(3)?.item::<i64>()?;
+    call(ctx, count(ctx, 1, "worker")?, 2, AssemblyPurpose::Watch { known }, 4)
+}
+
+/// Returns a call of which input 0 is the job key, and the given inputs are the epoch and the patience.
+fn call(
+    ctx: &AsyncContext,
+    worker: u32,
+    epoch: usize,
+    purpose: AssemblyPurpose,
+    patience: usize,
+) -> Result<AssemblyCall> {
+    let seconds = ctx.input(patience)?.item::<f32>()?;
+    let patience = Duration::try_from_secs_f32(seconds);
+    Ok(AssemblyCall {
+        node: ctx.node.clone(),
+        job_key: scalar(ctx, 0, "job_key")?,
+        worker,
+        epoch: ctx.input(epoch)?.item()?,
+        purpose,
+        patience: patience.map_err(|e| Error::invalid(format!("patience_seconds is {seconds}: {e}")))?,
+    })
+}
+
+/// Returns the only element of input `i`, which must not be negative.
+fn count(ctx: &AsyncContext, i: usize, name: &str) -> Result<u32> {
+    let value = scalar(ctx, i, name)?;
+    u32::try_from(value).map_err(|_| Error::invalid(format!("{name} is {value}, which is negative")))
+}

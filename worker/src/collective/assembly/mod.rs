@@ -1,0 +1,164 @@
+//! The assemblies of jobs whose workers come and go, at the leader of groups. A worker comes to its job's assembly when it
+//! has opened a session; when all have come, or enough of them and nobody else for a while, an epoch begins. While a
+//! worker is in an epoch, it watches for workers that wait for the next one. Its open call shows that it is there.
+
+mod messages;
+mod roster;
+
+pub(super) use messages::answer_of;
+pub(crate) use messages::{request_of, response_of};
+
+use device::collective::{AssemblyCall, AssemblyPurpose};
+use parking_lot::Mutex;
+use proto::Status;
+use roster::{Answers, Arrival, Roster, Watcher};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout_at};
+
+/// Time without arrivals and losses after which an epoch begins with fewer than all workers.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Time within which a worker that was answered calls again, or is taken for lost.
+const RETURN_TIME: Duration = Duration::from_secs(10);
+
+/// A worker's request to its job's assembly; see [`AssemblyCall`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AssemblyRequest {
+    /// The handle of the worker's own session.
+    pub(super) session: Arc<str>,
+    pub(super) job_key: i32,
+    pub(super) worker: u32,
+    pub(super) epoch: i64,
+    pub(super) purpose: AssemblyPurpose,
+    pub(super) patience: Duration,
+}
+
+type Caller = oneshot::Sender<Result<Vec<i64>, Status>>;
+
+/// The assemblies of a leader, by job.
+#[derive(Debug, Default)]
+pub(crate) struct Assemblies {
+    rosters: Mutex<FxHashMap<i32, Roster<Caller>>>,
+}
+
+/// A call of a worker, which is reported as ended without an answer if it is dropped before.
+struct Visit {
+    assemblies: Arc<Assemblies>,
+    job_key: i32,
+    worker: u32,
+    call: u64,
+    is_answered: bool,
+}
+
+impl AssemblyRequest {
+    pub(super) fn new(session: Arc<str>, call: &AssemblyCall) -> AssemblyRequest {
+        let AssemblyCall { job_key, worker, epoch, purpose, patience, .. } = *call;
+        AssemblyRequest { session, job_key, worker, epoch, purpose, patience }
+    }
+}
+
+impl Assemblies {
+    /// Waits for the answer to a worker's request, at most for its patience. Returns the numbers of the answer: the next
+    /// epoch and its workers, or a change.
+    ///
+    /// # Errors
+    /// `DeadlineExceeded` with the workers that have come and that have not; `Aborted` if the worker comes again
+    /// meanwhile; `InvalidArgument` for bounds that are not those of the other workers.
+    pub(crate) async fn call(self: &Arc<Self>, request: AssemblyRequest) -> Result<Vec<i64>, Status> {
+        let deadline = Instant::now() + request.patience;
+        let (caller, answer) = oneshot::channel();
+        let (job_key, worker) = (request.job_key, request.worker);
+        let call = self.begin(request, caller);
+        let mut visit = Visit { assemblies: self.clone(), job_key, worker, call, is_answered: false };
+        let answer = visit.wait(answer, deadline).await;
+        visit.is_answered = true;
+        visit.expect_return();
+        answer
+    }
+
+    /// Records a request. Returns the number of its call.
+    fn begin(&self, request: AssemblyRequest, caller: Caller) -> u64 {
+        let AssemblyRequest { session, job_key, worker, epoch, purpose, .. } = request;
+        self.with_roster(job_key, |roster| match purpose {
+            AssemblyPurpose::Join { least, most, has_values } => {
+                roster.join(Arrival { session, worker, least, most, has_values, epoch }, caller)
+            }
+            AssemblyPurpose::Watch { known } => {
+                roster.watch(Watcher { session, worker, epoch, known }, caller)
+            }
+        })
+    }
+
+    /// Changes a job's roster, and delivers the answers that have become possible.
+    fn with_roster<T>(
+        &self,
+        job_key: i32,
+        act: impl FnOnce(&mut Roster<Caller>) -> (T, Answers<Caller>),
+    ) -> T {
+        let (result, answers) = act(self.rosters.lock().entry(job_key).or_default());
+        for (caller, answer) in answers {
+            // A caller that has given up needs no answer.
+            let _ = caller.send(answer);
+        }
+        result
+    }
+}
+
+impl Visit {
+    /// Waits for the answer, and begins the next epoch when a grace period has passed.
+    async fn wait(
+        &self,
+        mut answer: oneshot::Receiver<Result<Vec<i64>, Status>>,
+        deadline: Instant,
+    ) -> Result<Vec<i64>, Status> {
+        loop {
+            let changes = self.with_roster(|roster| (roster.changes(), Vec::new()));
+            let until = deadline.min(Instant::now() + GRACE);
+            match timeout_at(until.into(), &mut answer).await {
+                Ok(answer) => return answer.unwrap_or_else(|_| Err(superseded())),
+                Err(_) if until < deadline => self.with_roster(|roster| ((), roster.settle(changes))),
+                // The answer may have come at the deadline.
+                Err(_) => match answer.try_recv() {
+                    Ok(answer) => return answer,
+                    Err(_) => {
+                        return self
+                            .with_roster(|roster| (roster.expire(self.worker, self.call), Vec::new()));
+                    }
+                },
+            }
+        }
+    }
+
+    /// Lets the worker be lost unless it calls again in time.
+    fn expect_return(&self) {
+        let (assemblies, job_key) = (self.assemblies.clone(), self.job_key);
+        let (worker, call) = (self.worker, self.call);
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            sleep(RETURN_TIME).await;
+            assemblies.with_roster(job_key, |roster| (roster.lose(worker, call), Vec::new()));
+        });
+    }
+
+    fn with_roster<T>(&self, act: impl FnOnce(&mut Roster<Caller>) -> (T, Answers<Caller>)) -> T {
+        self.assemblies.with_roster(self.job_key, act)
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if self.is_answered {
+            return;
+        }
+        if self.with_roster(|roster| (roster.leave(self.worker, self.call), Vec::new())) {
+            self.expect_return();
+        }
+    }
+}
+
+fn superseded() -> Status {
+    Status::new(graph::Code::Aborted, "the worker has called its assembly again")
+}

@@ -1,0 +1,436 @@
+//! The workers of one job at its leader: which are in the present epoch, and which wait for the next one. The roster is a
+//! value without sockets and clocks: a call either returns the answers that it makes possible, or keeps the caller until
+//! later calls do.
+
+use device::collective::AssemblyChange;
+use graph::Code;
+use proto::Status;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A worker that comes for the next epoch.
+#[derive(Clone, Debug)]
+pub(super) struct Arrival {
+    /// The handle of the worker's own session.
+    pub(super) session: Arc<str>,
+    pub(super) worker: u32,
+    pub(super) least: u32,
+    pub(super) most: u32,
+    pub(super) has_values: bool,
+    /// The last epoch that the worker has been in, or 0.
+    pub(super) epoch: i64,
+}
+
+/// A worker that watches its epoch.
+#[derive(Clone, Debug)]
+pub(super) struct Watcher {
+    pub(super) session: Arc<str>,
+    pub(super) worker: u32,
+    pub(super) epoch: i64,
+    /// The change that the worker knows.
+    pub(super) known: i64,
+}
+
+/// Answers that have become possible, each with its caller: an epoch with its workers, or a change.
+pub(super) type Answers<W> = Vec<(W, Result<Vec<i64>, Status>)>;
+
+/// The workers of a job. `W` are the callers that wait.
+#[derive(Debug)]
+pub(super) struct Roster<W> {
+    least: u32,
+    most: u32,
+    /// The number of the present epoch; 0 before the first.
+    epoch: i64,
+    /// The workers with which the present epoch began, in ascending order.
+    workers: Vec<u32>,
+    present: BTreeMap<u32, Present<W>>,
+    /// The number of arrivals and losses so far.
+    changes: u64,
+    /// The number of calls so far.
+    calls: u64,
+}
+
+/// A worker that is there, as far as the leader knows.
+#[derive(Debug)]
+struct Present<W> {
+    session: Arc<str>,
+    /// The number of the worker's last call.
+    call: u64,
+    /// `None` between two calls.
+    caller: Option<W>,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the present epoch, with the change that the worker knows.
+    Member { known: i64 },
+    /// Waits for the next epoch.
+    Candidate { has_values: bool },
+}
+
+impl<W> Default for Roster<W> {
+    fn default() -> Roster<W> {
+        Roster {
+            least: 0,
+            most: 0,
+            epoch: 0,
+            workers: Vec::new(),
+            present: BTreeMap::new(),
+            changes: 0,
+            calls: 0,
+        }
+    }
+}
+
+impl<W> Roster<W> {
+    /// Adds a worker that waits for the next epoch, which begins at once if all workers have come. A worker from another
+    /// session than before takes the place of the earlier one. Returns the number of the call.
+    pub(super) fn join(&mut self, arrival: Arrival, caller: W) -> (u64, Answers<W>) {
+        self.calls += 1;
+        let Arrival { session, worker, least, most, has_values, epoch } = arrival;
+        if let Some(present) = self.member(worker, &session)
+            && epoch < self.epoch
+        {
+            // The answer to an earlier call has been lost.
+            let call = present.call;
+            return (call, vec![(caller, Ok(self.membership()))]);
+        }
+        if let Err(status) = self.check(worker, least, most) {
+            return (self.calls, vec![(caller, Err(status))]);
+        }
+        (self.least, self.most, self.epoch) = (least, most, self.epoch.max(epoch));
+        let place = Place::Candidate { has_values };
+        let present = Present { session: session.clone(), call: self.calls, caller: Some(caller), place };
+        let mut answers = Vec::new();
+        match self.present.insert(worker, present) {
+            Some(before) if before.session == session && before.place == place => {}
+            before => {
+                self.changes += 1;
+                let status = || Status::new(Code::Aborted, format!("worker {worker} has come again"));
+                let caller = before.and_then(|before| before.caller);
+                answers.extend(caller.map(|caller| (caller, Err(status()))));
+            }
+        }
+        answers.extend(if self.ready() == most as usize { self.begin_epoch() } else { self.tell() });
+        (self.calls, answers)
+    }
+
+    /// Adds a worker that waits for a change of its epoch. Returns the number of the call.
+    pub(super) fn watch(&mut self, watcher: Watcher, caller: W) -> (u64, Answers<W>) {
+        self.calls += 1;
+        let Watcher { session, worker, epoch, known } = watcher;
+        let is_current = epoch == self.epoch && self.member(worker, &session).is_some();
+        let present = self.present.get_mut(&worker).filter(|_| is_current);
+        let Some(present) = present else {
+            return (self.calls, vec![(caller, Ok(vec![AssemblyChange::Over as i64]))]);
+        };
+        (present.call, present.caller, present.place) = (self.calls, Some(caller), Place::Member { known });
+        (self.calls, self.tell())
+    }
+
+    /// Returns a number that is another one after each arrival and loss.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Begins the next epoch with those who have come, because a grace period has passed since the change with the given
+    /// number. It does not begin if others have come or are lost since, if workers of the present epoch have not come
+    /// yet, or if the workers are too few or have no variables.
+    pub(super) fn settle(&mut self, changes: u64) -> Answers<W> {
+        let is_ready = self.ready() == self.present.len() && self.ready() >= self.least as usize;
+        let has_values = |present: &Present<W>| present.place == Place::Candidate { has_values: true };
+        if changes != self.changes || !is_ready || !self.present.values().any(has_values) {
+            return Vec::new();
+        }
+        self.begin_epoch()
+    }
+
+    /// Records that a call has ended without its answer, because the worker has gone. Returns true if the worker is
+    /// expected to come again, because it was told that its epoch ends: unless it comes in time, it is
+    /// [lost](Roster::lose).
+    pub(super) fn leave(&mut self, worker: u32, call: u64) -> bool {
+        let of_call = self.present.get_mut(&worker).filter(|present| present.call == call);
+        let Some(present) = of_call else { return false };
+        present.caller = None;
+        match present.place {
+            Place::Member { known } if known > AssemblyChange::None as i64 => true,
+            _ => {
+                self.lose(worker, call);
+                false
+            }
+        }
+    }
+
+    /// Records that a worker has gone, unless it has called again after the call with the given number.
+    pub(super) fn lose(&mut self, worker: u32, call: u64) {
+        if self.present.get(&worker).is_some_and(|present| present.call == call) {
+            self.present.remove(&worker);
+            self.changes += 1;
+        }
+    }
+
+    /// Removes the caller of a call that ends with the answer of the deadline. Returns the answer.
+    pub(super) fn expire(&mut self, worker: u32, call: u64) -> Result<Vec<i64>, Status> {
+        let late = Status::new(Code::DeadlineExceeded, self.status());
+        let of_call = self.present.get_mut(&worker).filter(|present| present.call == call);
+        let Some(present) = of_call else { return Err(late) };
+        present.caller = None;
+        match present.place {
+            Place::Member { .. } => Ok(vec![self.change() as i64]),
+            Place::Candidate { .. } => Err(late),
+        }
+    }
+
+    /// Says which workers have come for the next epoch, and which have not.
+    fn status(&self) -> String {
+        let has_come = |worker: &u32| self.is_candidate(*worker);
+        let come: Vec<u32> = self.present.keys().copied().filter(has_come).collect();
+        let missing: Vec<u32> = (0..self.most).filter(|worker| !has_come(worker)).collect();
+        let names = |workers: &[u32]| workers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let mut text = format!("have {}, need {} workers: ", come.len(), self.least);
+        text.push_str(&format!("{} have come, {} are missing", names(&come), names(&missing)));
+        let in_epoch: Vec<u32> = self.present.keys().copied().filter(|worker| !has_come(worker)).collect();
+        if !in_epoch.is_empty() {
+            text.push_str(&format!("; epoch {} has not ended on {}", self.epoch, names(&in_epoch)));
+        }
+        let has_values = |present: &Present<W>| present.place != Place::Candidate { has_values: false };
+        if !self.present.values().any(has_values) {
+            text.push_str("; none has variables, is the chief running?");
+        }
+        text
+    }
+
+    /// Checks that a worker has the bounds of those who wait with it.
+    fn check(&self, worker: u32, least: u32, most: u32) -> Result<(), Status> {
+        let mut others = self.present.keys().filter(|other| **other != worker && self.is_candidate(**other));
+        match others.next() {
+            Some(other) if (least, most) != (self.least, self.most) => Err(Status::invalid(format!(
+                "worker {worker} is of a job of {least} to {most} workers, but worker {other} waits for {} to {}",
+                self.least, self.most
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_candidate(&self, worker: u32) -> bool {
+        let present = self.present.get(&worker);
+        present.is_some_and(|present| matches!(present.place, Place::Candidate { .. }))
+    }
+
+    /// Returns a worker of the present epoch.
+    fn member(&self, worker: u32, session: &str) -> Option<&Present<W>> {
+        let present = self.present.get(&worker);
+        present
+            .filter(|present| *present.session == *session && matches!(present.place, Place::Member { .. }))
+    }
+
+    /// Returns the number of workers whose calls wait for the next epoch.
+    fn ready(&self) -> usize {
+        let is_ready = |present: &&Present<W>| {
+            present.caller.is_some() && matches!(present.place, Place::Candidate { .. })
+        };
+        self.present.values().filter(is_ready).count()
+    }
+
+    /// Returns the change by which the present epoch is to end.
+    fn change(&self) -> AssemblyChange {
+        let mut candidates = self.present.keys().filter(|worker| self.is_candidate(**worker));
+        let Some(first) = candidates.next() else { return AssemblyChange::None };
+        let of_epoch = |worker: &u32| self.workers.contains(worker);
+        match of_epoch(first) || candidates.any(of_epoch) {
+            true => AssemblyChange::Left,
+            false => AssemblyChange::Newcomer,
+        }
+    }
+
+    /// Returns the answers to the workers of the present epoch that do not know its change.
+    fn tell(&mut self) -> Answers<W> {
+        let change = self.change() as i64;
+        let news = |present: &mut Present<W>| match present.place {
+            Place::Member { known } if change > known => {
+                present.caller.take().map(|caller| (caller, Ok(vec![change])))
+            }
+            _ => None,
+        };
+        self.present.values_mut().filter_map(news).collect()
+    }
+
+    /// Begins an epoch with those who wait for it.
+    fn begin_epoch(&mut self) -> Answers<W> {
+        self.epoch += 1;
+        self.workers = self.present.keys().copied().collect();
+        let membership = self.membership();
+        let begin = |present: &mut Present<W>| {
+            present.place = Place::Member { known: AssemblyChange::None as i64 };
+            present.caller.take().map(|caller| (caller, Ok(membership.clone())))
+        };
+        self.present.values_mut().filter_map(begin).collect()
+    }
+
+    /// Returns the number of the present epoch and its workers.
+    fn membership(&self) -> Vec<i64> {
+        std::iter::once(self.epoch).chain(self.workers.iter().map(|&worker| i64::from(worker))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A job of 2 to 4 workers.
+    #[derive(Default)]
+    struct Job {
+        roster: Roster<u32>,
+    }
+
+    impl Job {
+        fn arrival(worker: u32, session: &str, epoch: i64) -> Arrival {
+            Arrival { session: session.into(), worker, least: 2, most: 4, has_values: true, epoch }
+        }
+
+        /// Joins a worker, whose index is its caller. Returns the number of the call and the answers.
+        fn join(&mut self, worker: u32, session: &str, epoch: i64) -> (u64, Answers<u32>) {
+            self.roster.join(Job::arrival(worker, session, epoch), worker)
+        }
+
+        fn watch(&mut self, worker: u32, session: &str, (epoch, known): (i64, i64)) -> (u64, Answers<u32>) {
+            self.roster.watch(Watcher { session: session.into(), worker, epoch, known }, worker)
+        }
+
+        fn settle(&mut self) -> Answers<u32> {
+            self.roster.settle(self.roster.changes())
+        }
+
+        /// Returns a job in whose first epoch are the given workers, all in session "s", which watch it.
+        fn in_epoch(workers: &[u32]) -> Job {
+            let mut job = Job::default();
+            for &worker in workers {
+                job.join(worker, "s", 0);
+            }
+            job.settle();
+            for &worker in workers {
+                assert_eq!(job.watch(worker, "s", (1, 0)).1, []);
+            }
+            job
+        }
+    }
+
+    fn all(workers: &[u32], numbers: &[i64]) -> Answers<u32> {
+        workers.iter().map(|&worker| (worker, Ok(numbers.to_vec()))).collect()
+    }
+
+    #[test]
+    fn an_epoch_begins_with_all_workers_at_once_and_with_enough_after_a_grace_period() {
+        let mut job = Job::default();
+        for worker in [2, 0, 3] {
+            assert_eq!(job.join(worker, "s", 0).1, []);
+        }
+        assert_eq!(job.join(1, "s", 0).1, all(&[0, 1, 2, 3], &[1, 0, 1, 2, 3]));
+
+        let mut job = Job::default();
+        job.join(3, "s", 0);
+        assert_eq!(job.settle(), []);
+        let before = job.roster.changes();
+        job.join(1, "s", 0);
+        // Somebody has come since the grace period began.
+        assert_eq!(job.roster.settle(before), []);
+        assert_eq!(job.settle(), all(&[1, 3], &[1, 1, 3]));
+    }
+
+    #[test]
+    fn a_job_shrinks_when_a_worker_is_lost() {
+        let mut job = Job::in_epoch(&[0, 1, 2, 3]);
+        let (lost, _) = job.watch(3, "s", (1, 0));
+        let told = job.join(0, "t", 1).1;
+        // The session of worker 0 has ended, so no step of the others can end.
+        let of_old_session = matches!(&told[0], (0, Err(status)) if status.code == Code::Aborted);
+        assert!(of_old_session, "{told:?}");
+        assert_eq!(told[1..], all(&[1, 2, 3], &[2]));
+        job.join(1, "t", 1);
+        job.join(2, "t", 1);
+        // The others wait for worker 3 until it is lost.
+        assert_eq!(job.settle(), []);
+        job.roster.lose(3, lost);
+        assert_eq!(job.settle(), all(&[0, 1, 2], &[2, 0, 1, 2]));
+    }
+
+    #[test]
+    fn a_worker_that_is_lost_while_it_watches_is_not_waited_for_but_one_that_was_told_is() {
+        for (known, waits) in [(0, false), (1, true)] {
+            let mut job = Job::in_epoch(&[0, 1]);
+            let (call, _) = job.watch(1, "s", (1, known));
+            assert_eq!(job.roster.leave(1, call), waits);
+            job.join(0, "t", 1);
+            job.join(2, "s", 0);
+            assert_eq!(job.settle().is_empty(), waits, "{known}");
+            job.roster.lose(1, call);
+            assert_eq!(job.settle().is_empty(), !waits, "{known}");
+        }
+    }
+
+    #[test]
+    fn a_newcomer_waits_until_the_epoch_ends_for_all() {
+        let mut job = Job::in_epoch(&[0, 1]);
+        assert_eq!(job.join(2, "s", 0).1, all(&[0, 1], &[1]));
+        assert_eq!(job.settle(), []);
+        // Those who know it are not told again; one who does not is.
+        assert_eq!(job.watch(0, "s", (1, 1)).1, []);
+        assert_eq!(job.watch(1, "s", (1, 0)).1, all(&[1], &[1]));
+        let told = job.join(1, "t", 1).1;
+        assert_eq!(told, all(&[0], &[2]));
+        job.join(0, "t", 1);
+        assert_eq!(job.settle(), all(&[0, 1, 2], &[2, 0, 1, 2]));
+        assert_eq!(job.watch(0, "t", (1, 0)).1, all(&[0], &[3]));
+        assert_eq!(job.watch(0, "s", (2, 0)).1, all(&[0], &[3]));
+    }
+
+    #[test]
+    fn workers_without_values_wait_for_one_that_has_some_or_for_all() {
+        let without = |worker| Arrival { has_values: false, ..Job::arrival(worker, "s", 0) };
+        let mut job = Job::default();
+        for worker in 0..3 {
+            assert_eq!(job.roster.join(without(worker), worker).1, []);
+        }
+        assert_eq!(job.settle(), []);
+        assert_eq!(job.roster.join(without(3), 3).1.len(), 4);
+        let mut job = Job::default();
+        job.roster.join(without(1), 1);
+        let (call, _) = job.join(0, "s", 0);
+        assert!(job.roster.expire(0, call).is_err_and(|late| late.message.starts_with("have 2, need 2")));
+        // Worker 0 is between two calls.
+        assert_eq!(job.settle(), []);
+        job.join(0, "s", 0);
+        assert_eq!(job.settle(), all(&[0, 1], &[1, 0, 1]));
+    }
+
+    #[test]
+    fn a_late_worker_is_named_and_epochs_count_on_after_a_restart_of_the_leader() {
+        let mut job = Job::in_epoch(&[1, 2]);
+        let (call, _) = job.join(0, "s", 0);
+        let late = job.roster.expire(0, call).err().map(|status| status.message).unwrap_or_default();
+        assert_eq!(
+            late,
+            "have 1, need 2 workers: 0 have come, 1, 2, 3 are missing; epoch 1 has not ended on 1, 2"
+        );
+        let mut restarted = Job::default();
+        assert_eq!(restarted.watch(1, "s", (7, 0)).1, all(&[1], &[3]));
+        restarted.join(1, "t", 7);
+        restarted.join(2, "t", 6);
+        assert_eq!(restarted.settle(), all(&[1, 2], &[8, 1, 2]));
+        // An answer that was lost is given again.
+        assert_eq!(restarted.join(2, "t", 6).1, all(&[2], &[8, 1, 2]));
+    }
+
+    #[test]
+    fn a_second_session_takes_the_place_of_the_first_and_other_bounds_are_refused() {
+        let mut job = Job::default();
+        job.join(1, "s", 0);
+        let answers = job.join(1, "t", 0).1;
+        assert!(matches!(&answers[..], [(1, Err(status))] if status.code == Code::Aborted), "{answers:?}");
+        let other = Arrival { least: 3, ..Job::arrival(2, "s", 0) };
+        let (_, answers) = job.roster.join(other, 2);
+        let [(2, Err(status))] = &answers[..] else { panic!("{answers:?}") };
+        assert!(status.message.contains("worker 2 is of a job of 3 to 4 workers"), "{status}");
+    }
+}
