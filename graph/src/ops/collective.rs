@@ -217,6 +217,7 @@ pub(super) const OPS: &[OpDef] = &[
             Ok(())
         },
         traits: Traits::STATEFUL,
+        is_extension: true,
         ..OpDef::NEW
     },
     // Waits while a worker is in an epoch that nothing changes beyond `known`. The output is a vector of one element, the
@@ -237,6 +238,7 @@ pub(super) const OPS: &[OpDef] = &[
             Ok(())
         },
         traits: Traits::STATEFUL,
+        is_extension: true,
         ..OpDef::NEW
     },
 ];
