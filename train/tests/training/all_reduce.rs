@@ -444,7 +444,9 @@ fn waits_for_workers_end_with_their_deadlines() -> Fallible {
             both_are_done.wait();
             Ok(error)
         };
-        step().inspect_err(|_| drop(both_are_done.wait()))
+        step().inspect_err(|_| {
+            both_are_done.wait();
+        })
     })?;
     let Some(Some(error)) = errors.into_iter().next() else { return Err("a step has not waited".into()) };
     assert!(error.to_string().contains("to send their gradients"), "{error}");
@@ -601,9 +603,12 @@ fn wrong_places_and_batches_are_refused() -> Fallible {
     Ok(())
 }
 
-/// A hook that records the rank of its worker and the workers of each epoch.
+/// The rank of a worker in each epoch, and the workers of the epoch.
+type Epochs = Vec<(usize, Vec<usize>)>;
+
+/// A hook that records the epochs of its worker.
 #[derive(Clone, Default)]
-struct Memberships(Arc<Mutex<Vec<(usize, Vec<usize>)>>>);
+struct Memberships(Arc<Mutex<Epochs>>);
 
 impl Hook for Memberships {
     fn on_membership(&mut self, _: &HookContext<'_>, found: &Membership) -> anabranch_train::Result<()> {
@@ -640,7 +645,7 @@ impl ElasticWorker {
     }
 
     /// Trains to the last step. Returns the variables and the epochs in which the worker has been.
-    fn finish(mut self, last_step: &AtomicI64) -> Fallible<(Vec<Tensor>, Vec<(usize, Vec<usize>)>)> {
+    fn finish(mut self, last_step: &AtomicI64) -> Fallible<(Vec<Tensor>, Epochs)> {
         while self.step()?.0 < last_step.load(Ordering::SeqCst) {}
         let values = self.session.session().run(&[], &self.replica.values, &[])?;
         ManuallyDrop::into_inner(self.session).finish()?;
