@@ -1,42 +1,35 @@
 //! The members in one session: they join groups and agree on instances at first use, and run collectives.
 
 mod assembling;
+mod leader_calls;
+mod running;
+mod terms;
 
 use super::buffer::BufferCalls;
 use super::claims::Claims;
 use super::course::{Course, ForeignMembers, Plan, Renew, transfer_key};
 use super::leader::Leader;
-use super::register::{Agree, BROADCAST, Join, Members, Met, Terms};
+use super::register::{Members, Met, Terms};
 use super::schedule::{Member, Schedule};
 use crate::peers::Peers;
 use crate::rendezvous::to_error;
 use crate::steps::{StepState, Steps};
 use crate::transport::{LinkTable, Route};
 use crate::worker::Worker;
-use device::cancel::{Cancellation, Registration};
+use device::cancel::Registration;
 use device::collective::{AssemblyCall, Collectives, Finish, Operation, Placed, Request, StepCollectives};
 use device::rendezvous::Sent;
 use device::{Error, Pool};
 use graph::{Code, DeviceName, TaskName, Tensor, fingerprint};
 use parking_lot::Mutex;
-use proto::channel::RetryPolicy;
-use proto::convert::{device_to_proto, devices_from_proto, shape_to_proto};
-use proto::service::WorkerServiceClient;
-use proto::{Status, pb};
+use proto::Status;
+use running::Running;
 use rustc_hash::FxHashMap;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
-use tonic::metadata::MetadataValue;
-
-/// Time by which calls to the leader outlast the collective's deadline, so that the error names the collective.
-const CALL_GRACE: Duration = Duration::from_secs(5);
-
-/// Time by which the leader's answer may be later than the collective's deadline.
-const LEADER_GRACE: Duration = Duration::from_millis(150);
 
 /// The header field by which a member tells a leader of this implementation its session.
 pub(crate) const SESSION_KEY: &str = "anabranch-session";
@@ -168,7 +161,12 @@ impl SessionCollectives {
             others.filter_map(|(_, device)| self.peers.route_to(&device.to_string().into())).collect();
         // The handshakes of the links begin before the first transfer.
         routes.iter().for_each(|route| drop(route.link_or_connect(&self.link_table)));
-        self.agreed.lock().routes.extend(routes.iter().cloned());
+        let known = &mut self.agreed.lock().routes;
+        for route in &routes {
+            if !known.iter().any(|known| Arc::ptr_eq(known, route)) {
+                known.push(route.clone());
+            }
+        }
         if let Some(step) = self.steps.get(step_id) {
             step.rendezvous.add_members(routes);
         }
@@ -218,161 +216,6 @@ impl SessionCollectives {
         let source = self.agree_on_instance(request, terms, step_id, renewal, deadline).await?;
         self.agreed.lock().instances.insert((key, request.instance_key), (terms.clone(), source));
         Ok((group, source))
-    }
-
-    /// Returns, for each rank, whether the member is TensorFlow's; `None` if no member is.
-    async fn find_foreign(&self, members: &Members, deadline: Instant) -> Result<Option<Vec<bool>>, Status> {
-        let mut is_foreign = Vec::with_capacity(members.len());
-        for member in members.iter() {
-            let task = member.name.task_name();
-            is_foreign.push(task != self.task && self.is_foreign(&task, deadline).await?);
-        }
-        let tasks: BTreeSet<TaskName> = members.iter().map(|member| member.name.task_name()).collect();
-        match is_foreign.contains(&true) {
-            true if tasks.len() < members.len() => {
-                let text =
-                    "a group with members of TensorFlow and several devices of one task is not implemented";
-                Err(Status::new(Code::Unimplemented, text))
-            }
-            true => Ok(Some(is_foreign)),
-            false => Ok(None),
-        }
-    }
-
-    /// Asks a task whether its members are TensorFlow's.
-    async fn is_foreign(&self, task: &TaskName, deadline: Instant) -> Result<bool, Status> {
-        let peer = self.peers.task(task)?;
-        let status = peer.call("GetStatus", RetryPolicy::UntilThere, Some(deadline), |channel| {
-            let mut call = tonic::Request::new(pb::GetStatusRequest {});
-            call.metadata_mut().insert(COLLECTIVES_KEY, MetadataValue::from_static("1"));
-            async move { WorkerServiceClient::new(channel).get_status(call).await }
-        });
-        Ok(!status.await?.metadata().contains_key(COLLECTIVES_KEY))
-    }
-
-    async fn join(&self, request: &Request, step_id: i64, deadline: Instant) -> Result<Met, Status> {
-        let attributes = request.device.attributes().clone();
-        let leader = self.leader_task()?;
-        if self.is_default_leader {
-            self.own.log_default(leader);
-        }
-        if *leader == self.task {
-            let join = Join {
-                session: self.session.clone(),
-                group_key: request.group_key,
-                group_size: request.group_size as usize,
-                device: attributes,
-                rank: request.placed.as_ref().map(|placed| placed.rank as usize),
-                step_id,
-            };
-            return self.own.join(join, Some(deadline)).await;
-        }
-        if request.placed.is_some() && self.is_foreign(leader, deadline).await? {
-            let text =
-                format!("communicators need a leader of this implementation; {leader} is TensorFlow's");
-            return Err(Status::new(Code::Unimplemented, text));
-        }
-        let message = pb::CompleteGroupRequest {
-            group_key: request.group_key,
-            group_size: request.group_size as i32,
-            device_type: attributes.name.device_type.to_string(),
-            collective_type: kind(request.operation),
-            device_attributes: Some(device_to_proto(&attributes)),
-        };
-        let answer = self
-            .peers
-            .task(leader)?
-            .call("CompleteGroup", RetryPolicy::UntilThere, Some(deadline + CALL_GRACE), |channel| {
-                let call = self.with_header(message.clone(), request, step_id, deadline);
-                async move { WorkerServiceClient::new(channel).complete_group(call).await }
-            })
-            .await?;
-        let is_shared = answer.metadata().contains_key(SHARED_KEY);
-        let members = devices_from_proto(answer.into_inner().device_attributes)?.into();
-        Ok(Met { members, is_shared })
-    }
-
-    async fn agree_on_instance(
-        &self,
-        request: &Request,
-        terms: &Terms,
-        step_id: i64,
-        renewal: Option<u64>,
-        deadline: Instant,
-    ) -> Result<Option<usize>, Status> {
-        let leader = self.leader_task()?;
-        let device = request.device.name().to_string();
-        let is_source = request.is_source();
-        if *leader == self.task {
-            let agree = Agree {
-                group_key: request.group_key,
-                is_communicator: request.placed.is_some(),
-                instance_key: request.instance_key,
-                device,
-                node: request.node.name.to_string(),
-                terms: terms.clone(),
-                is_source,
-                step_id,
-                renewal,
-            };
-            return self.own.agree(agree, Some(deadline)).await;
-        }
-        let message = pb::CompleteInstanceRequest {
-            name: format!("{}: Reduce({})", request.node.name, terms.functions),
-            r#type: terms.kind,
-            data_type: terms.dtype,
-            shape: terms.shape.as_ref().map(shape_to_proto),
-            group_key: request.group_key,
-            group_size: request.group_size as i32,
-            instance_key: request.instance_key,
-            device_type: request.device.name().device_type.to_string(),
-            device,
-            is_source,
-            ..Default::default()
-        };
-        let answer = self
-            .peers
-            .task(leader)?
-            .call("CompleteInstance", RetryPolicy::Harmless, Some(deadline + CALL_GRACE), |channel| {
-                let mut call = self.with_header(message.clone(), request, step_id, deadline);
-                if let Some(number) = renewal {
-                    call.metadata_mut().insert(RENEWAL_KEY, number.into());
-                }
-                async move { WorkerServiceClient::new(channel).complete_instance(call).await }
-            })
-            .await?
-            .into_inner();
-        Ok(usize::try_from(answer.source_rank).ok())
-    }
-
-    fn leader_task(&self) -> Result<&TaskName, Status> {
-        self.leader.as_ref().ok_or_else(|| {
-            let text = "no task leads the groups of collectives: the cluster has no tasks";
-            Status::new(Code::FailedPrecondition, text)
-        })
-    }
-
-    /// Returns a call with the member's session, step, time limit and rank in its header, which a leader of TensorFlow
-    /// ignores.
-    fn with_header<T>(
-        &self,
-        message: T,
-        request: &Request,
-        step_id: i64,
-        deadline: Instant,
-    ) -> tonic::Request<T> {
-        let mut call = tonic::Request::new(message);
-        let header = call.metadata_mut();
-        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-        header.insert(TIMEOUT_KEY, u64::try_from(left).unwrap_or(u64::MAX).into());
-        if let Ok(session) = self.session.parse() {
-            header.insert(SESSION_KEY, session);
-        }
-        header.insert(STEP_KEY, step_id.into());
-        if let Some(placed) = &request.placed {
-            header.insert(RANK_KEY, placed.rank.into());
-        }
-        call
     }
 
     /// Runs a collective whose members have agreed; `renewal` is set if they have agreed anew. Otherwise a notice that a
@@ -588,160 +431,6 @@ fn name(request: &Request, has_foreign: bool) -> String {
     let kind = if placed.is_some() { "communicator:" } else { "" };
     let frame = if has_foreign { position.frame } else { position.enclosing };
     format!("{kind}{group_key}:{instance_key}:{frame}:{}", position.iteration)
-}
-
-/// A collective of a node, from the start of the node's kernel to its end.
-struct Running {
-    /// The op, the node and the keys, for messages.
-    name: String,
-    timeout: Duration,
-    finish: Mutex<Option<Finish>>,
-    cancellation: Arc<Cancellation>,
-    /// The callback by which the step's cancellation ends the collective.
-    on_cancel: Mutex<Option<Registration>>,
-    timer: Mutex<Option<AbortHandle>>,
-    /// The calls to the leader, which end with the collective: a later step may begin the instance anew.
-    negotiation: Mutex<Option<AbortHandle>>,
-    /// `None` until the members have agreed.
-    course: Mutex<Option<Arc<Course>>>,
-}
-
-impl Running {
-    /// Begins a collective, which ends when the step is cancelled; `None` if the step has been cancelled.
-    fn start(
-        step: &StepCollectives,
-        request: &Request,
-        timeout: Duration,
-        finish: Finish,
-    ) -> Option<Arc<Running>> {
-        let Request { node, group_key, group_size, instance_key, .. } = request;
-        let op = node.op.name();
-        let keys = format!("group {group_key} of {group_size}, instance {instance_key}");
-        let run = Arc::new(Running {
-            name: format!("{op} '{}' ({keys})", node.name),
-            timeout,
-            finish: Mutex::new(Some(finish)),
-            cancellation: step.cancellation.clone(),
-            on_cancel: Mutex::default(),
-            timer: Mutex::default(),
-            negotiation: Mutex::default(),
-            course: Mutex::default(),
-        });
-        let cancelled = run.clone();
-        match step.cancellation.register(move |reason| cancelled.end(Err(reason.clone().derived()))) {
-            Ok(registration) => *run.on_cancel.lock() = Some(registration),
-            Err(reason) => {
-                run.end(Err(reason));
-                return None;
-            }
-        }
-        Some(run)
-    }
-
-    /// Ends the collective with `DeadlineExceeded` after its time limit.
-    fn expire_in_time(self: &Arc<Self>, runtime: &Handle) {
-        let run = self.clone();
-        let timer = runtime.spawn(async move {
-            tokio::time::sleep(run.timeout).await;
-            let course = run.course.lock().clone();
-            match course {
-                Some(course) => run.expire(&awaited(&course)),
-                None => {
-                    // The leader answers at the time limit too, and knows which members have come.
-                    tokio::time::sleep(LEADER_GRACE).await;
-                    run.expire("the leader of its group has not answered");
-                }
-            }
-        });
-        *self.timer.lock() = Some(timer.abort_handle());
-    }
-
-    /// Ends the collective with `DeadlineExceeded` and the reason of its wait.
-    fn expire(&self, awaited: &str) {
-        let text = format!("{}: {awaited}; waited {:.1} s", self.name, self.timeout.as_secs_f64());
-        self.end(Err(Error::new(Code::DeadlineExceeded, text)));
-    }
-
-    /// Ends calls to the leader when the collective ends, at once if it has ended.
-    fn abort_at_end(&self, calls: AbortHandle) {
-        *self.negotiation.lock() = Some(calls);
-        if self.finish.lock().is_none()
-            && let Some(calls) = self.negotiation.lock().take()
-        {
-            calls.abort();
-        }
-    }
-
-    /// Ends the collective, unless it has ended.
-    fn end(&self, output: device::Result<Tensor>) {
-        let finish = self.finish.lock().take();
-        let Some(finish) = finish else { return };
-        if let Some(registration) = self.on_cancel.lock().take() {
-            self.cancellation.deregister(registration);
-        }
-        let calls = [self.timer.lock().take(), self.negotiation.lock().take()];
-        calls.into_iter().flatten().for_each(|call| call.abort());
-        // A course that has not ended still refers to this object, and may wait for members of TensorFlow.
-        let course = self.course.lock().take();
-        if let (Some(course), Err(error)) = (course, &output) {
-            course.fail(error.clone());
-        }
-        finish(output);
-    }
-}
-
-/// Says for which members a course waits.
-fn awaited(course: &Course) -> String {
-    let members: Vec<String> = course.awaited().iter().map(|member| member.name.to_string()).collect();
-    format!("waits for {}", members.join(", "))
-}
-
-impl Terms {
-    /// Returns the terms of a member's request.
-    fn of(request: &Request) -> Terms {
-        let shape = match (request.operation, &request.input) {
-            (Operation::Gather | Operation::Broadcast { .. }, _) | (_, None) => &request.shape,
-            (_, Some(input)) => input.shape(),
-        };
-        Terms {
-            kind: kind(request.operation),
-            dtype: request.dtype.number(),
-            shape: Some(shape.clone()),
-            functions: match &request.placed {
-                Some(placed) => format!("{}, {}", functions(request.operation), subgroups(placed)),
-                None => functions(request.operation),
-            },
-        }
-    }
-}
-
-/// Returns the number by which TensorFlow's protocol denotes an operation.
-fn kind(operation: Operation) -> i32 {
-    match operation {
-        Operation::Reduce(_) | Operation::Join => 0,
-        Operation::Broadcast { .. } => BROADCAST,
-        Operation::Gather => 2,
-        Operation::AllToAll => 4,
-        Operation::ReduceScatter(_) => 5,
-        // Operations of process groups; TensorFlow's protocol has no numbers for them.
-        Operation::ReduceToRoot { .. } | Operation::GatherToRoot { .. } | Operation::Scatter { .. } => 6,
-    }
-}
-
-/// Returns the names of a reduction's functions, such as `Add,Div`; empty for other operations.
-fn functions(operation: Operation) -> String {
-    let (Operation::Reduce(reduction) | Operation::ReduceScatter(reduction)) = operation else {
-        return String::new();
-    };
-    format!("{},{}", reduction.merge.name(), if reduction.is_mean { "Div" } else { "Id" })
-}
-
-/// Returns the text of the subgroups in which the members of a communicator carry out an operation.
-fn subgroups(placed: &Placed) -> String {
-    match &*placed.assignment {
-        [] => "all members together".into(),
-        rows => format!("subgroups {rows:?}"),
-    }
 }
 
 impl fmt::Debug for SessionCollectives {

@@ -207,7 +207,7 @@ impl Outbound {
     }
 
     /// Notifies a peer that takes part in a step's collectives, perhaps in another master's session, of the step's failure.
-    /// That master may have counted on to the next step, which fails too: it would wait for members whose master has left
+    /// The other master may have counted on to the next step, which fails too: it would wait for members whose master has left
     /// the sequence of step ids.
     pub(crate) fn send_failure_to_member(&self, step_id: i64, why: &Error) {
         self.send_failure(step_id, why);

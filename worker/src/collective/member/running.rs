@@ -1,0 +1,121 @@
+//! A collective under way on a member, and its time limit.
+
+use crate::collective::course::Course;
+use device::Error;
+use device::cancel::{Cancellation, Registration};
+use device::collective::{Finish, Request, StepCollectives};
+use graph::{Code, Tensor};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+/// Time by which the leader's answer may be later than the collective's deadline.
+const LEADER_GRACE: Duration = Duration::from_millis(150);
+
+/// A collective of a node, from the start of the node's kernel to its end.
+pub(super) struct Running {
+    /// The op, the node and the keys, for messages.
+    name: String,
+    timeout: Duration,
+    finish: Mutex<Option<Finish>>,
+    cancellation: Arc<Cancellation>,
+    /// The callback by which the step's cancellation ends the collective.
+    on_cancel: Mutex<Option<Registration>>,
+    timer: Mutex<Option<AbortHandle>>,
+    /// The calls to the leader, which end with the collective: a later step may begin the instance anew.
+    negotiation: Mutex<Option<AbortHandle>>,
+    /// `None` until the members have agreed.
+    pub(super) course: Mutex<Option<Arc<Course>>>,
+}
+
+impl Running {
+    /// Begins a collective, which ends when the step is cancelled; `None` if the step has been cancelled.
+    pub(super) fn start(
+        step: &StepCollectives,
+        request: &Request,
+        timeout: Duration,
+        finish: Finish,
+    ) -> Option<Arc<Running>> {
+        let Request { node, group_key, group_size, instance_key, .. } = request;
+        let op = node.op.name();
+        let keys = format!("group {group_key} of {group_size}, instance {instance_key}");
+        let run = Arc::new(Running {
+            name: format!("{op} '{}' ({keys})", node.name),
+            timeout,
+            finish: Mutex::new(Some(finish)),
+            cancellation: step.cancellation.clone(),
+            on_cancel: Mutex::default(),
+            timer: Mutex::default(),
+            negotiation: Mutex::default(),
+            course: Mutex::default(),
+        });
+        let cancelled = run.clone();
+        match step.cancellation.register(move |reason| cancelled.end(Err(reason.clone().derived()))) {
+            Ok(registration) => *run.on_cancel.lock() = Some(registration),
+            Err(reason) => {
+                run.end(Err(reason));
+                return None;
+            }
+        }
+        Some(run)
+    }
+
+    /// Ends the collective with `DeadlineExceeded` after its time limit.
+    pub(super) fn expire_in_time(self: &Arc<Self>, runtime: &Handle) {
+        let run = self.clone();
+        let timer = runtime.spawn(async move {
+            tokio::time::sleep(run.timeout).await;
+            let course = run.course.lock().clone();
+            match course {
+                Some(course) => run.expire(&awaited(&course)),
+                None => {
+                    // The leader answers at the time limit too, and knows which members have come.
+                    tokio::time::sleep(LEADER_GRACE).await;
+                    run.expire("the leader of its group has not answered");
+                }
+            }
+        });
+        *self.timer.lock() = Some(timer.abort_handle());
+    }
+
+    /// Ends the collective with `DeadlineExceeded` and the reason of its wait.
+    pub(super) fn expire(&self, awaited: &str) {
+        let text = format!("{}: {awaited}; waited {:.1} s", self.name, self.timeout.as_secs_f64());
+        self.end(Err(Error::new(Code::DeadlineExceeded, text)));
+    }
+
+    /// Ends calls to the leader when the collective ends, at once if it has ended.
+    pub(super) fn abort_at_end(&self, calls: AbortHandle) {
+        *self.negotiation.lock() = Some(calls);
+        if self.finish.lock().is_none()
+            && let Some(calls) = self.negotiation.lock().take()
+        {
+            calls.abort();
+        }
+    }
+
+    /// Ends the collective, unless it has ended.
+    pub(super) fn end(&self, output: device::Result<Tensor>) {
+        let finish = self.finish.lock().take();
+        let Some(finish) = finish else { return };
+        if let Some(registration) = self.on_cancel.lock().take() {
+            self.cancellation.deregister(registration);
+        }
+        let calls = [self.timer.lock().take(), self.negotiation.lock().take()];
+        calls.into_iter().flatten().for_each(|call| call.abort());
+        // A course that has not ended still refers to this object, and may wait for members of TensorFlow.
+        let course = self.course.lock().take();
+        if let (Some(course), Err(error)) = (course, &output) {
+            course.fail(error.clone());
+        }
+        finish(output);
+    }
+}
+
+/// Says for which members a course waits.
+fn awaited(course: &Course) -> String {
+    let members: Vec<String> = course.awaited().iter().map(|member| member.name.to_string()).collect();
+    format!("waits for {}", members.join(", "))
+}
