@@ -1,7 +1,8 @@
 //! Latency and bandwidth of process groups: `cargo bench --bench process_group -- --ranks 2,4 --mib 64`. Each rank is a
 //! process on 127.0.0.1. Rank 0 prints a line of JSON for each operation and size: the median, the least and the 90th
 //! percentile of its times in microseconds, and bytes a second: `algbw` is size / median, `busbw` that times
-//! 2(n-1)/n. `--ops` selects operations, `--transport` one of auto, shm, tcp; under a launcher the program is one rank.
+//! 2(n-1)/n. `--ops` selects operations, `--bytes` one size,
+//! `--transport` one of auto, shm, tcp; under a launcher the program is one rank.
 #![allow(clippy::print_stdout)]
 
 use anabranch::client::{GroupOptions, ProcessGroup, Reduction};
@@ -60,8 +61,10 @@ fn measure() -> Fallible {
     let options = GroupOptions { transport, ..GroupOptions::default() };
     let group = ProcessGroup::from_environment(&environment, options)?;
     let largest = (option("--mib").map_or(Ok(64), |mib| mib.parse::<usize>())? << 20).max(4096);
+    let only = option("--bytes").map(|bytes| bytes.parse::<usize>()).transpose()?;
+    let sizes = || only.map_or(SIZES.to_vec(), |bytes| vec![bytes]).into_iter();
     for name in option("--ops").unwrap_or(OPERATIONS.into()).split(',') {
-        for bytes in SIZES.into_iter().filter(|bytes| *bytes <= largest) {
+        for bytes in sizes().filter(|bytes| only.is_some() || *bytes <= largest) {
             let bytes = if name == "barrier" { 0 } else { bytes };
             if matches!(name, "reduce_scatter" | "all_to_all") && bytes < 4096 {
                 continue;
