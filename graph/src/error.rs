@@ -64,11 +64,13 @@ pub enum Error {
     #[error("{message}\n\t [[{{{{node {node}}}}}]]")]
     Node { code: Code, node: String, message: String },
 
+    /// A missing op and a node that uses it; `others` are the names of the graph's other missing ops.
     #[error(
-        "Op type not registered '{op}' in this server's binary. The node that uses it is {{{{node {node}}}}}; \
-         docs/OPS.md lists the ops that are there"
+        "Op type not registered '{op}' in this server's binary. The node that uses it is {{{{node {node}}}}}{}; \
+         docs/OPS.md lists the ops that are there",
+        others_missing(others)
     )]
-    UnknownOp { node: String, op: String },
+    UnknownOp { node: String, op: String, others: String },
 
     #[error("Node '{node}': Unknown input node '{input}'")]
     UnknownInput { node: String, input: String },
@@ -103,7 +105,16 @@ fn in_node(node: &Option<String>) -> String {
     node.as_ref().map(|n| format!(" in node: {{{{node {n}}}}}")).unwrap_or_default()
 }
 
+fn others_missing(others: &str) -> String {
+    if others.is_empty() { String::new() } else { format!("; the graph's other missing ops are {others}") }
+}
+
 impl Error {
+    /// Returns the error for a node whose op does not exist.
+    pub(crate) fn unknown_op(node: impl Into<String>, op: impl Into<String>) -> Error {
+        Error::UnknownOp { node: node.into(), op: op.into(), others: String::new() }
+    }
+
     /// Returns an `InvalidArgument` error.
     pub fn invalid(message: impl Into<String>) -> Error {
         Error::Invalid { code: Code::InvalidArgument, message: message.into() }

@@ -4,6 +4,7 @@ use crate::dtype::PortType;
 use crate::error::{Error, Result};
 use crate::function::FunctionLibrary;
 use crate::node::Node;
+use crate::unavailable::Unavailable;
 use bytes::Bytes;
 use petgraph::Direction::{Incoming, Outgoing};
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -98,6 +99,8 @@ pub struct Graph {
     pub versions: Versions,
     /// The functions that nodes may call.
     pub library: Arc<FunctionLibrary>,
+    /// The nodes that the graph lacks because an op is missing.
+    pub unavailable: Arc<Unavailable>,
     /// Serialized GraphDef fields that this crate does not interpret and writes back unchanged; mostly empty.
     pub opaque: Bytes,
 }
@@ -117,10 +120,12 @@ impl Graph {
         }
     }
 
-    /// Returns this graph with the versions, the function library and the uninterpreted fields of `other`.
+    /// Returns this graph with the versions, the function library, the unavailable nodes and the uninterpreted fields of
+    /// `other`.
     pub fn with_settings_of(self, other: &Graph) -> Graph {
         let (versions, library) = (other.versions.clone(), other.library.clone());
-        Graph { versions, library, opaque: other.opaque.clone(), ..self }
+        let (unavailable, opaque) = (other.unavailable.clone(), other.opaque.clone());
+        Graph { versions, library, unavailable, opaque, ..self }
     }
 
     /// Returns the number of nodes.
@@ -165,6 +170,11 @@ impl Graph {
     /// Returns the node with this name.
     pub fn find(&self, name: &str) -> Option<NodeId> {
         self.names.get(name).copied()
+    }
+
+    /// Returns whether a node has this name, be it one that cannot run.
+    pub fn has_name(&self, name: &str) -> bool {
+        self.names.contains_key(name) || self.unavailable.contains(name)
     }
 
     /// Adds a node with its edges: one output per data input, in order, then the control inputs.

@@ -3,11 +3,14 @@
 
 use crate::attr::Attrs;
 use crate::error::{Error, Result};
+use crate::function::each_function;
 use crate::graph::{Graph, NodeId, Output};
 use crate::node::Node;
 use crate::ops;
+use crate::passes;
 use crate::topology::Topology;
-use rustc_hash::FxHashSet;
+use crate::unavailable::Unavailable;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// An import in progress: nodes are added with inputs given by name, and [`Importer::finish`] connects and checks them.
@@ -18,6 +21,8 @@ pub struct Importer {
     first_new: usize,
     inputs: InputNames,
     devices: FxHashSet<Arc<str>>,
+    /// The nodes that the graph lacks, because an op is missing.
+    unavailable: Unavailable,
 }
 
 /// The input names of all nodes, stored in one string: large graphs have many names, and each is read only once.
@@ -55,6 +60,7 @@ impl Importer {
     pub fn new(graph: Graph) -> Importer {
         Importer {
             first_new: graph.len(),
+            unavailable: (*graph.unavailable).clone(),
             graph,
             inputs: InputNames::default(),
             devices: FxHashSet::default(),
@@ -75,14 +81,34 @@ impl Importer {
         attrs: Attrs,
         inputs: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Result<NodeId> {
+        let added = self.add_if_known(name, op, device, attrs, inputs)?;
+        added.ok_or_else(|| Error::unknown_op(name, op))
+    }
+
+    /// Adds a node like [`Importer::add`]. A node whose op is missing is noted as unavailable, and `None` is returned.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the node's name is empty or taken.
+    pub fn add_if_known(
+        &mut self,
+        name: &str,
+        op: &str,
+        device: &str,
+        attrs: Attrs,
+        inputs: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Option<NodeId>> {
         if name.is_empty() {
             return Err(Error::invalid(format!("a node of op '{op}' has no name")));
+        }
+        if self.unavailable.contains(name) {
+            return Err(Error::DuplicateName { node: name.to_owned() });
         }
         let mut node = match (ops::lookup(op), self.graph.library.get(op)) {
             (Some(op), _) => Node { attrs, ..Node::new(name, op) },
             (None, Some(function)) => function.call_node(name, &attrs)?,
             (None, None) => {
-                return Err(Error::UnknownOp { node: name.to_owned(), op: op.to_owned() });
+                self.note_missing(name, op)?;
+                return Ok(None);
             }
         };
         let device = match self.devices.get(device) {
@@ -96,7 +122,18 @@ impl Importer {
         node.device = device;
         let id = self.graph.add_unconnected(node)?;
         self.inputs.push_node(inputs);
-        Ok(id)
+        Ok(Some(id))
+    }
+
+    /// Notes a node whose op is missing.
+    fn note_missing(&mut self, name: &str, op: &str) -> Result<()> {
+        if self.graph.find(name).is_some() {
+            return Err(Error::DuplicateName { node: name.to_owned() });
+        }
+        let name = name.into();
+        self.unavailable.add_op(op, &name);
+        self.unavailable.add_node(&name);
+        Ok(())
     }
 
     /// Returns an imported node, whose device and attributes the caller may change.
@@ -112,17 +149,75 @@ impl Importer {
     /// Connects the nodes and checks each against its op.
     ///
     /// # Errors
+    /// `UnknownOp` if an op is missing; `InvalidArgument` for unknown or unfitting inputs, and for cycles outside loops.
+    pub fn finish(self) -> Result<Graph> {
+        match self.unavailable.refusal() {
+            Some(refusal) => Err(refusal),
+            None => self.finish_available(),
+        }
+    }
+
+    /// Connects and checks the nodes like [`Importer::finish`], without those that cannot run because an op is missing:
+    /// nodes of that op, nodes that call functions with such nodes, and all that depend on them. The graph names them.
+    ///
+    /// # Errors
     /// `InvalidArgument` for unknown or unfitting inputs, and for cycles outside loops.
-    pub fn finish(mut self) -> Result<Graph> {
+    pub fn finish_available(mut self) -> Result<Graph> {
         let inputs = std::mem::take(&mut self.inputs);
-        for i in 0..inputs.nodes.len() {
+        let is_available = self.available(&inputs);
+        for i in (0..inputs.nodes.len()).filter(|i| is_available[*i]) {
             self.connect(NodeId::new(self.first_new + i), inputs.of_node(i))?;
         }
-        for i in self.first_new..self.graph.len() {
-            self.graph.check_inputs(NodeId::new(i))?;
+        for i in (0..inputs.nodes.len()).filter(|i| is_available[*i]) {
+            self.graph.check_inputs(NodeId::new(self.first_new + i))?;
         }
-        Topology::new(&self.graph).order(&self.graph)?;
-        Ok(self.graph)
+        let mut graph = self.graph;
+        if !is_available.iter().all(|available| *available) {
+            let is_kept = |i: usize| i.checked_sub(self.first_new).is_none_or(|i| is_available[i]);
+            graph = passes::keep(&graph, |id| is_kept(id.index()))?;
+        }
+        Topology::new(&graph).order(&graph)?;
+        graph.unavailable = Arc::new(self.unavailable);
+        Ok(graph)
+    }
+
+    /// Returns for each new node whether it can run, and notes those that cannot.
+    fn available(&mut self, inputs: &InputNames) -> Vec<bool> {
+        let count = inputs.nodes.len();
+        let mut is_available = vec![true; count];
+        let broken = self.graph.library.with_missing_ops();
+        let mut lost: Vec<usize> = Vec::new();
+        if !broken.is_empty() {
+            for i in 0..count {
+                let node = self.graph.node(NodeId::new(self.first_new + i));
+                each_function(&node.attrs, &mut |function| {
+                    if let Some(op) = broken.get(function) {
+                        self.unavailable.add_op(op, &node.name);
+                        lost.push(i);
+                    }
+                });
+            }
+        }
+        if self.unavailable.is_empty() && lost.is_empty() {
+            return is_available;
+        }
+        let mut consumers: FxHashMap<&str, Vec<usize>> = FxHashMap::default();
+        for i in 0..count {
+            for producer in inputs.of_node(i).filter_map(producer) {
+                match self.unavailable.contains(producer) {
+                    true => lost.push(i),
+                    false => consumers.entry(producer).or_default().push(i),
+                }
+            }
+        }
+        while let Some(i) = lost.pop() {
+            if std::mem::replace(&mut is_available[i], false) {
+                let name = &self.graph.node(NodeId::new(self.first_new + i)).name;
+                self.unavailable.add_node(name);
+                lost.extend(consumers.remove(&**name).into_iter().flatten());
+            }
+        }
+        is_available
     }
 
     /// Connects the inputs of one node.
@@ -156,6 +251,12 @@ impl Importer {
         }
         Ok(())
     }
+}
+
+/// Returns the node that an input names: `name`, `name:port` or `^name`.
+fn producer(input: &str) -> Option<&str> {
+    let name = input.strip_prefix('^').map(|name| (name, 0));
+    name.or_else(|| parse_output_name(input)).map(|(name, _)| name)
 }
 
 /// Parses `name` or `name:port`.

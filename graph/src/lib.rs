@@ -24,6 +24,7 @@ pub mod shape;
 pub mod tensor;
 mod text;
 mod topology;
+mod unavailable;
 
 pub use assemble::Edge;
 pub use attr::{AttrList, AttrValue, Attrs, FuncAttr};
@@ -43,3 +44,4 @@ pub use rendezvous_key::RendezvousKey;
 pub use shape::{Dim, PartialShape, Shape};
 pub use tensor::{Buffer, Optional, ResourceHandle, Tensor, TensorList, Variant, VariantObject};
 pub use topology::{Producer, Topology};
+pub use unavailable::Unavailable;

@@ -3,7 +3,7 @@
 
 use crate::master::Master;
 use crate::session::on_blocking_thread;
-use graph::{Code, Tensor};
+use graph::{Code, Graph, Tensor};
 use proto::grpc;
 use proto::link::{
     CreateSession, ExtendSession, MakeCallable, MasterLink, PartialRunSetup, RunCallable, RunStep,
@@ -32,9 +32,10 @@ impl MasterService for Handler {
         let deadline = deadline::of_answer(&request);
         let request = request.into_inner();
         let graph_def = request.graph_def;
-        let graph =
-            on_blocking_thread(|| Ok(convert::graph_from_bytes(graph_def, &mut convert::Budget::default())?))
-                .await?;
+        let graph = on_blocking_thread(|| {
+            Ok(convert::extend_graph(Graph::new(), graph_def, &mut convert::Budget::default())?)
+        })
+        .await?;
         let config = request.config.unwrap_or_default();
         let create = CreateSession { graph, config, target: request.target, deadline };
         let created = self.master.create_session(create).await?;

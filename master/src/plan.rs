@@ -180,10 +180,21 @@ fn key(keys: &FxHashMap<String, Arc<str>>, name: &str) -> Result<Arc<str>, Statu
     found.ok_or_else(|| Status::new(Code::Internal, format!("the plan of the step has no tensor '{name}'")))
 }
 
+/// Fails if a step names a node that cannot run because an op is missing.
+fn check_available(graph: &Graph, step: &pb::CallableOptions) -> Result<(), Status> {
+    let tensors = step.feed.iter().chain(&step.fetch).filter_map(|name| graph::parse_output_name(name));
+    let nodes = tensors.map(|(node, _)| node).chain(step.target.iter().map(String::as_str));
+    match nodes.filter_map(|node| graph.unavailable.error(node)).next() {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
+    }
+}
+
 /// Rewrites, optimises and partitions the graph. Also returns the key of a graph with collectives, for which the client
 /// requests the key `requested`, or 0.
 fn split(request: &PlanRequest, requested: i64) -> Result<(Vec<Partition>, Option<GraphKey>), Status> {
     let PlanRequest { graph, cluster, step, config, context, .. } = request;
+    check_available(graph, step)?;
     let connected = match step.tensor_connection.is_empty() {
         true => graph.clone(),
         false => Arc::new(connect(graph, step)?),

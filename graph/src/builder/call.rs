@@ -126,8 +126,7 @@ impl<'a> Call<'a> {
 
     fn build(mut self) -> Result<NodeId> {
         let name = self.name.clone().unwrap_or_else(|| self.op.trim_start_matches('_').to_owned());
-        let op = ops::lookup(self.op)
-            .ok_or_else(|| Error::UnknownOp { node: name.clone(), op: self.op.to_owned() })?;
+        let op = ops::lookup(self.op).ok_or_else(|| Error::unknown_op(&*name, self.op))?;
         if self.arguments.len() != op.inputs.len() {
             return Err(Error::invalid(format!(
                 "{} takes {} arguments, got {}",

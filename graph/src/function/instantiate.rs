@@ -129,7 +129,7 @@ impl Body {
 }
 
 fn lookup(node: &str, op: &str) -> Result<&'static Op> {
-    ops::lookup(op).ok_or_else(|| Error::UnknownOp { node: node.to_owned(), op: op.to_owned() })
+    ops::lookup(op).ok_or_else(|| Error::unknown_op(node, op))
 }
 
 /// Adds the node under the first of the names `name(0)`, `name(1)`, … that no other node has.
@@ -177,7 +177,7 @@ fn add_node<'a>(
             callee.call_node(&node.name, &own)?
         }
         (None, None) => {
-            return Err(Error::UnknownOp { node: node.name.to_string(), op: node.op.to_string() });
+            return Err(Error::unknown_op(&*node.name, &*node.op));
         }
     };
     made.device = node.device.clone();

@@ -157,8 +157,7 @@ impl FunctionDef {
     /// `InvalidArgument` if an attribute is missing or of another kind.
     pub fn call_node(&self, name: &str, attrs: &Attrs) -> Result<Node> {
         let op = if self.is_stateful { "StatefulPartitionedCall" } else { "PartitionedCall" };
-        let op =
-            ops::lookup(op).ok_or_else(|| Error::UnknownOp { node: name.to_owned(), op: op.to_owned() })?;
+        let op = ops::lookup(op).ok_or_else(|| Error::unknown_op(name, op))?;
         let at_node = |e: Error| e.at_node(name);
         let mut node = Node::new(name, op)
             .with_attr("Tin", self.arg_types(attrs).map_err(at_node)?)
@@ -293,6 +292,51 @@ impl FunctionLibrary {
         Ok(())
     }
 
+    /// Returns the functions whose bodies cannot run because an op is missing, there or in functions that they call, each
+    /// with that op.
+    pub(crate) fn with_missing_ops(&self) -> FxHashMap<&str, &str> {
+        let is_missing = |op: &str| ops::lookup(op).is_none() && self.get(op).is_none();
+        let mut found: FxHashMap<&str, &str> = FxHashMap::default();
+        let mut open: Vec<&str> = Vec::new();
+        for function in &self.functions {
+            if let Some(node) = function.nodes.iter().find(|node| is_missing(&node.op)) {
+                found.insert(&function.name, &node.op);
+                open.push(&function.name);
+            }
+        }
+        if open.is_empty() {
+            return found;
+        }
+        let callers = self.callers();
+        while let Some(name) = open.pop() {
+            let op = found[name];
+            for &caller in callers.get(name).into_iter().flatten() {
+                if !found.contains_key(caller) {
+                    found.insert(caller, op);
+                    open.push(caller);
+                }
+            }
+        }
+        found
+    }
+
+    /// Returns the functions that call each function.
+    fn callers(&self) -> FxHashMap<&str, Vec<&str>> {
+        let mut callers: FxHashMap<&str, Vec<&str>> = FxHashMap::default();
+        for function in &self.functions {
+            let mut add = |callee: &str| {
+                if let Some(callee) = self.get(callee) {
+                    callers.entry(&callee.name).or_default().push(&function.name);
+                }
+            };
+            for node in &function.nodes {
+                add(&node.op);
+                each_function(&node.attrs, &mut add);
+            }
+        }
+        callers
+    }
+
     /// Returns the functions and gradients that the graph's nodes can call, directly or through other functions.
     pub fn reachable_from(self: &Arc<FunctionLibrary>, graph: &Graph) -> Arc<FunctionLibrary> {
         if self.is_empty() {
@@ -345,7 +389,7 @@ impl FunctionLibrary {
 
 /// Calls `found` with the name of each function that `attrs` hold, including functions nested in attributes of
 /// functions.
-fn each_function(attrs: &Attrs, found: &mut impl FnMut(&str)) {
+pub(crate) fn each_function(attrs: &Attrs, found: &mut impl FnMut(&str)) {
     let mut open: Vec<&Attrs> = vec![attrs];
     while let Some(attrs) = open.pop() {
         for (_, value) in attrs.iter() {

@@ -68,6 +68,12 @@ fn retain(graph: &Graph, topology: &Topology, becomes: &[Option<NodeId>]) -> Res
     checked(out)
 }
 
+/// Returns the graph of the nodes for which `is_kept` is true. Nodes that stay must not depend on others.
+pub(crate) fn keep(graph: &Graph, is_kept: impl Fn(NodeId) -> bool) -> Result<Graph> {
+    let becomes: Vec<Option<NodeId>> = graph.ids().map(|id| is_kept(id).then_some(id)).collect();
+    retain(graph, &Topology::new(graph), &becomes)
+}
+
 /// Returns the graph unchanged; debug builds validate its structure first.
 fn checked(graph: Graph) -> Result<Graph> {
     if cfg!(debug_assertions) {

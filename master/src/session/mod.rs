@@ -146,7 +146,7 @@ impl Session {
             let graph = (*requested).clone();
             let extended = convert::extend_graph(graph, nodes, &mut convert::Budget::default());
             extended.map(Arc::new).map_err(|error| match error {
-                graph::Error::DuplicateName { node } if requested.find(&node).is_some() => {
+                graph::Error::DuplicateName { node } if requested.has_name(&node) => {
                     Status::invalid(format!(
                         "GraphDef argument to Extend includes node '{node}', which was created by a previous \
                          call to Create or Extend in this session."

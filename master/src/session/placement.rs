@@ -17,6 +17,12 @@ pub(super) fn place(
     cluster: &SessionCluster,
     context: &MasterContext,
 ) -> Result<Graph, Status> {
+    let known = before.map(|before| &before.unavailable);
+    if known.is_none_or(|known| *known != requested.unavailable) && !requested.unavailable.is_empty() {
+        let ops: Vec<String> =
+            requested.unavailable.ops().map(|(op, user)| format!("{op} (node {user})")).collect();
+        tracing::warn!("steps that need these missing ops will fail: {}", ops.join(", "));
+    }
     let keeps_calls = config.experimental.as_ref().is_some_and(|e| e.disable_functional_ops_lowering);
     let mut graph = if keeps_calls { lower_placed(requested)? } else { lower(requested)? };
     let mut assigned = Vec::new();

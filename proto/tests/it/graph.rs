@@ -511,3 +511,33 @@ fn large_graphs_are_read_in_linear_time() -> Result<()> {
     assert!(taken < limit, "{taken:?}");
     Ok(())
 }
+
+/// A client's graph may contain ops for its own use, which no step of the server needs.
+#[test]
+fn nodes_that_need_a_missing_op_are_left_out_and_named() -> Result<()> {
+    let graph = Graph::from_text(BASE)?;
+    let body = node("inner OpInAFunction");
+    let with_body = pb::FunctionDef { node_def: vec![body], ..function("broken", false) };
+    let caller = pb::FunctionDef { node_def: vec![node("call broken")], ..function("outer", false) };
+    let mut added = with_functions(vec![with_body, caller, function("sound", false)]);
+    added.node = ["b Identity a", "a NoSuchOp y", "c Identity y ^b", "d Identity y", "e outer", "f sound"]
+        .map(node)
+        .into();
+    let extended = extend_graph(graph, bytes(&added), &mut budget())?;
+    let names: Vec<&str> = extended.nodes().map(|(_, node)| &*node.name).collect();
+    assert_eq!(names, ["x", "y", "d", "f"]);
+    let message = |node: &str| extended.unavailable.error(node).map(|error| error.to_string());
+    let ops = "'NoSuchOp' in this server's binary. The node that uses it is {{node a}}; the graph's other missing ops are \
+               OpInAFunction; docs/OPS.md lists the ops that are there";
+    assert_eq!(message("a"), Some(format!("Op type not registered {ops}")));
+    assert_eq!((message("c"), message("d")), (message("a"), None));
+    assert!(message("e").is_some_and(|text| text.contains("'OpInAFunction'") && text.contains("{{node e}}")));
+
+    let later = GraphDef { node: vec![node("g Identity c"), node("h Identity d")], ..Default::default() };
+    let extended = extend_graph(extended, bytes(&later), &mut budget())?;
+    assert!(extended.unavailable.contains("g") && extended.find("h").is_some());
+    let again = GraphDef { node: vec![node("a Identity x")], ..Default::default() };
+    let twice = extend_graph(extended, bytes(&again), &mut budget()).map_err(|error| error.to_string());
+    assert_eq!(twice.err().as_deref(), Some("Node name 'a' already exists in the Graph"));
+    Ok(())
+}

@@ -43,12 +43,6 @@ async fn malformed_graphs_are_refused_with_the_node() -> Fallible {
             &["cycle"],
         ),
         (
-            "an unknown op",
-            def([node("n", "NoSuchOp", &[], &[])]),
-            Code::NotFound,
-            &["Op type not registered 'NoSuchOp'", "n"],
-        ),
-        (
             "an unknown input",
             def([unary("a", "Neg", "b")]),
             Code::InvalidArgument,
@@ -173,6 +167,29 @@ async fn malformed_graphs_are_refused_with_the_node() -> Fallible {
         rpc.check_health().await?;
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
+/// A step that needs a missing op fails, and names all missing ops of the graph; the rest of the graph runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_op_fails_only_the_steps_that_need_it() -> Fallible {
+    let (_cluster, rpc) = single().await?;
+    let graph = def([constant("a", 1.0), node("n", "NoSuchOp", &["a"], &[]), node("m", "NorThis", &[], &[])]);
+    let session = rpc.create_session(graph).await?;
+    let extend = pb::ExtendSessionRequest {
+        session_handle: session.clone(),
+        graph_def: bytes(&def([unary("later", "Neg", "n"), unary("other", "Neg", "a")])),
+        current_graph_version: 0,
+    };
+    rpc.master.clone().extend_session(extend).await?;
+    rpc.run_step(step(&session, &[], &["other:0"], &[])).await?;
+    let missing = ["Op type not registered 'NoSuchOp'", "{{node n}}", "NorThis"];
+    for fetch in ["n:0", "later:0"] {
+        assert_fails(rpc.run_step(step(&session, &[], &[fetch], &[])).await, Code::NotFound, &missing)?;
+    }
+    assert_fails(rpc.run_step(step(&session, &[], &[], &["n"])).await, Code::NotFound, &missing)?;
+    rpc.run_step(step(&session, &[], &["a:0"], &[])).await?;
+    rpc.close_session(&session).await?;
     Ok(())
 }
 

@@ -276,6 +276,5 @@ impl<'a> Draft<'a> {
 }
 
 fn lookup(name: &str) -> Result<&'static Op> {
-    ops::lookup(name)
-        .ok_or_else(|| crate::error::Error::UnknownOp { node: "lowered".to_owned(), op: name.to_owned() })
+    ops::lookup(name).ok_or_else(|| crate::error::Error::unknown_op("lowered", name))
 }

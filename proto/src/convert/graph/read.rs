@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// # Errors
 /// The errors of [`extend_graph`].
 pub fn graph_from_bytes(def: Bytes, budget: &mut Budget) -> Result<Graph> {
-    extend_graph(Graph::new(), def, budget)
+    read(Graph::new(), def, budget)?.finish()
 }
 
 /// Converts a GraphDef.
@@ -27,14 +27,39 @@ pub fn graph_from_proto(def: pb::GraphDef, budget: &mut Budget) -> Result<Graph>
     graph_from_bytes(def.encode_to_vec().into(), budget)
 }
 
-/// Adds the nodes of a GraphDef, which may name nodes of `graph` as inputs, and its functions.
+/// Adds the nodes of a GraphDef, which may name nodes of `graph` as inputs, and its functions. Nodes that cannot run
+/// because an op is missing are left out, and named by [`Graph::unavailable`].
 ///
 /// # Errors
-/// `NotFound` naming op and node for an unknown op; `InvalidArgument` for bytes that are not a GraphDef,
+/// `InvalidArgument` for bytes that are not a GraphDef,
 /// duplicate names, inputs that do not exist or do not match, malformed attributes, cycles, and versions that
 /// this process cannot read or that differ from those of a non-empty `graph`; `ResourceExhausted` for values
 /// that exceed the budget.
 pub fn extend_graph(graph: Graph, def: Bytes, budget: &mut Budget) -> Result<Graph> {
+    read(graph, def, budget)?.finish_available()
+}
+
+/// A graph that was read from a GraphDef, whose nodes are not connected yet.
+struct ReadGraph {
+    importer: Importer,
+    versions: graph::Versions,
+    /// Fields of the GraphDef that this project does not interpret.
+    rest: Vec<u8>,
+}
+
+impl ReadGraph {
+    fn finish(self) -> Result<Graph> {
+        let graph = self.importer.finish()?;
+        Ok(with_rest(graph, self.versions, &self.rest))
+    }
+
+    fn finish_available(self) -> Result<Graph> {
+        let graph = self.importer.finish_available()?;
+        Ok(with_rest(graph, self.versions, &self.rest))
+    }
+}
+
+fn read(graph: Graph, def: Bytes, budget: &mut Budget) -> Result<ReadGraph> {
     let parts =
         GraphDefParts::read(&def).map_err(|e| Error::invalid(format!("the GraphDef cannot be read: {e}")))?;
     let versions = read_versions(parts.versions)?;
@@ -56,15 +81,17 @@ pub fn extend_graph(graph: Graph, def: Bytes, budget: &mut Budget) -> Result<Gra
     for node in parts.nodes {
         reading.add(node)?;
     }
-    let mut graph = reading.importer.finish()?;
+    Ok(ReadGraph { importer: reading.importer, versions, rest: parts.rest.encode_to_vec() })
+}
+
+/// Sets the versions of a graph, and adds fields that this project does not interpret to those of earlier GraphDefs:
+/// decoding merges concatenated messages.
+fn with_rest(mut graph: Graph, versions: graph::Versions, rest: &[u8]) -> Graph {
     graph.versions = versions;
-    // Fields that this project does not interpret are appended to those of earlier GraphDefs: decoding merges
-    // concatenated messages.
-    let rest = parts.rest.encode_to_vec();
     if !rest.is_empty() {
-        graph.opaque = [&graph.opaque[..], &rest].concat().into();
+        graph.opaque = [&graph.opaque[..], rest].concat().into();
     }
-    Ok(graph)
+    graph
 }
 
 /// A GraphDef whose nodes are not decoded yet.
@@ -153,7 +180,7 @@ impl GraphReader<'_> {
         let NodeDef { name, op, device, inputs, attrs, mut rest } =
             NodeDef::read(bytes).map_err(|e| unreadable("", e))?;
         check_name(name)?;
-        // An op that is not in the op table may be a function of the graph; if it is none, `Importer::add` refuses it.
+        // An op that is not in the op table may be a function of the graph; if it is none, the node is unavailable.
         let row = ops::lookup(op);
         let attrs = match row.and_then(|row| self.cache.cached(row, &attrs)) {
             Some(cached) => cached,
@@ -166,8 +193,8 @@ impl GraphReader<'_> {
                 }
             }
         };
-        let id = self.importer.add(name, op, device, attrs, inputs)?;
-        if !rest.is_empty() {
+        let added = self.importer.add_if_known(name, op, device, attrs, inputs)?;
+        if let Some(id) = added.filter(|_| !rest.is_empty()) {
             let rest = pb::NodeDef::decode(&rest[..]).map_err(|e| unreadable(name, e.into()))?;
             self.importer.node_mut(id).opaque = Some(rest.encode_to_vec().into());
         }
