@@ -1,0 +1,120 @@
+//! The end of calls at their deadlines, of a member's part in its group, and of the group when a member is lost.
+
+use super::direct::Direct;
+use super::envelope::{Envelope, Kind};
+use super::{Group, GroupCallId, calls, member_name};
+use device::Error;
+use device::rendezvous::Rendezvous;
+use graph::Code;
+use proto::Status;
+use std::time::{Duration, Instant};
+
+/// Time for which a member that leaves waits until its last messages have arrived.
+const LEAVE_GRACE: Duration = Duration::from_secs(1);
+
+impl Group {
+    /// Ends a call that has waited for too long. Returns its error, which names the members that have not come.
+    pub fn expire(&self, call: GroupCallId, waited: Duration) -> Status {
+        let seconds = waited.as_secs_f64();
+        let error = |text: String| {
+            Error::new(
+                Code::DeadlineExceeded,
+                format!("group '{}': {text}; waited {seconds:.1} s", self.name),
+            )
+        };
+        let error = match call {
+            GroupCallId::Receive { peer, number } => {
+                let error = error(format!("receive: {} has sent nothing", member_name(&self.members, peer)));
+                let receiver = self.state.lock().direct[peer].give_up(number);
+                if let Some(finish) = receiver {
+                    finish(Err(error.clone()));
+                }
+                error
+            }
+            GroupCallId::Collective(number) => {
+                let mut state = self.state.lock();
+                let error = error(state.describe_wait(number, &self.members));
+                let receivers = state.calls.fail(number, error.clone(), false);
+                drop(state);
+                receivers.into_iter().for_each(|receive| receive(Err(error.clone())));
+                error
+            }
+        };
+        crate::failure(&error)
+    }
+
+    /// Leaves the group: calls in progress fail, and the other members are told. Waits for a short time until they
+    /// have this member's messages.
+    pub fn leave(&self) {
+        let reason = Error::new(Code::Cancelled, format!("this member leaves the group '{}'", self.name));
+        let is_alive = self.state.lock().failure.is_none();
+        if is_alive {
+            for peer in self.others() {
+                // A member that is lost or has left needs no farewell.
+                let _ = self.post(peer, &Envelope::new(Kind::Leaving, 0), None);
+            }
+            self.rendezvous().flush();
+        }
+        self.fail_calls(&reason);
+        let deadline = Instant::now() + LEAVE_GRACE;
+        let mut state = self.state.lock();
+        while state.failure.is_none()
+            && state.streams_of(self.rank).any(|s| !s.has_left && !s.has_acknowledged)
+        {
+            if self.acknowledged.wait_until(&mut state, deadline).timed_out() {
+                break;
+            }
+        }
+        state.failure.get_or_insert(reason);
+        drop(state);
+        self.worker.steps.cleanup(self.run.step.id);
+    }
+
+    /// Handles a member's farewell: acknowledges it, and fails the calls that wait for the member.
+    pub(super) fn handle_leaving(&self, peer: usize) {
+        let error = calls::left(&self.members, peer);
+        let (receivers, direct) = {
+            let mut state = self.state.lock();
+            state.streams[peer].has_left = true;
+            (state.calls.leave(peer), state.direct[peer].take_receivers())
+        };
+        // A member whose connection has broken meanwhile needs no acknowledgement.
+        let _ = self.post(peer, &Envelope::new(Kind::Acknowledged, 0), None);
+        self.rendezvous().flush();
+        if let Some(link) = self.route(peer).and_then(|route| route.link()) {
+            self.rendezvous().release_link(&link);
+        }
+        self.acknowledged.notify_all();
+        receivers.into_iter().for_each(|receive| receive(Err(error.clone())));
+        direct.into_iter().for_each(|finish| finish(Err(error.clone())));
+    }
+
+    /// Ends the group because a member is lost, unless that member had left. Returns the reason.
+    pub(super) fn lose(&self, peer: usize, error: &Error) -> Error {
+        if self.state.lock().streams[peer].has_left {
+            return calls::left(&self.members, peer);
+        }
+        // A derived error follows from the loss of a member, which need not be the sender of the awaited message.
+        let cause = self.run.step.cancellation.reason().filter(|_| error.is_derived());
+        let cause = cause.as_ref().unwrap_or(error).to_string();
+        let names = |rank: &usize| cause.contains(&self.members[*rank].name.task_name().to_string());
+        let lost = self.others().find(names).unwrap_or(peer);
+        let text = format!("group '{}': {} is lost: {cause}", self.name, member_name(&self.members, lost));
+        let first = Error::new(Code::Unavailable, text);
+        let first = self.state.lock().failure.get_or_insert(first).clone();
+        self.acknowledged.notify_all();
+        self.fail_calls(&first);
+        first
+    }
+
+    /// Fails all calls in progress.
+    pub(super) fn fail_calls(&self, error: &Error) {
+        let (receivers, direct) = {
+            let mut state = self.state.lock();
+            let receivers = state.calls.fail_all(error);
+            (receivers, state.direct.iter_mut().flat_map(Direct::take_receivers).collect::<Vec<_>>())
+        };
+        receivers.into_iter().for_each(|receive| receive(Err(error.clone())));
+        direct.into_iter().for_each(|finish| finish(Err(error.clone())));
+    }
+}

@@ -1,0 +1,73 @@
+//! The requests of members, and the answer to a member of a complete group.
+
+use graph::{DeviceAttributes, Shape};
+use std::sync::Arc;
+
+/// A device's request to join a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Join {
+    /// The handle of the member's own session.
+    pub(crate) session: Arc<str>,
+    pub(crate) group_key: i32,
+    pub(crate) group_size: usize,
+    pub(crate) device: DeviceAttributes,
+    /// The member's rank in the group of a communicator; `None` in a group whose members are ranked by their names.
+    pub(crate) rank: Option<usize>,
+    /// The id of the member's step; 0 if the member does not tell.
+    pub(crate) step_id: i64,
+}
+
+/// The key of a group, and whether it is the group of a communicator: each kind has keys of its own.
+pub(crate) type GroupKey = (i32, bool);
+
+/// The members of a complete group in the order of their ranks: in the group of a communicator the members give them,
+/// else they follow the order of the full names.
+pub(crate) type Members = Arc<[DeviceAttributes]>;
+
+/// A complete group.
+#[derive(Clone, Debug)]
+pub(crate) struct Met {
+    pub(crate) members: Members,
+    /// True if the members belong to several sessions.
+    pub(crate) is_shared: bool,
+}
+
+/// The properties of an instance in which all members must agree.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Terms {
+    /// The number by which TensorFlow's protocol denotes the operation.
+    pub(crate) kind: i32,
+    /// The number by which TensorFlow's protocol denotes the dtype.
+    pub(crate) dtype: i32,
+    /// The shape of the members' outputs for a gather, of their inputs otherwise.
+    pub(crate) shape: Option<Shape>,
+    /// The functions of a reduction, such as `Add,Div`, and the assignment of a communicator's members to subgroups; empty
+    /// if the member does not tell.
+    pub(crate) functions: String,
+}
+
+/// A member's request to agree on an instance.
+#[derive(Clone, Debug)]
+pub(crate) struct Agree {
+    pub(crate) group_key: i32,
+    pub(crate) is_communicator: bool,
+    pub(crate) instance_key: i32,
+    pub(crate) device: String,
+    /// The name of the member's node, for messages.
+    pub(crate) node: String,
+    pub(crate) terms: Terms,
+    pub(crate) is_source: bool,
+    /// The id of the member's step; 0 if the member does not tell.
+    pub(crate) step_id: i64,
+    /// Set if the members agree anew on an instance: a number of the iteration within the step, the same for all.
+    pub(crate) renewal: Option<u64>,
+}
+
+/// The kind of a broadcast in TensorFlow's protocol.
+pub(crate) const BROADCAST: i32 = 1;
+
+impl Join {
+    pub(crate) fn key(&self) -> GroupKey {
+        (self.group_key, self.rank.is_some())
+    }
+}

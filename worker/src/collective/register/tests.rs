@@ -1,0 +1,244 @@
+//! Tests of the register.
+
+use super::*;
+use graph::{DeviceName, Shape, TaskName};
+
+type Groups = Register<u32, u32>;
+
+fn join(task: u32, session: &str, group_size: usize) -> Join {
+    let device = DeviceAttributes {
+        name: DeviceName::new(&TaskName::new("worker", task), "CPU", 0),
+        memory_limit: 1,
+        incarnation: 1,
+        physical_description: String::new(),
+    };
+    Join { session: session.into(), group_key: 1, group_size, device, rank: None, step_id: 1 }
+}
+
+fn agree(task: u32, terms: Terms, is_source: bool) -> Agree {
+    Agree {
+        group_key: 1,
+        is_communicator: false,
+        instance_key: 9,
+        device: format!("/job:worker/replica:0/task:{task}/device:CPU:0"),
+        node: format!("node_{task}"),
+        terms,
+        is_source,
+        step_id: 1,
+        renewal: None,
+    }
+}
+
+fn terms(kind: i32, elements: usize) -> Terms {
+    Terms { kind, dtype: 1, shape: Shape::new(&[elements]).ok(), functions: String::new() }
+}
+
+/// Returns the callers that are answered, with the tasks of the members or the text of the error.
+fn seen(answers: Answers<u32, Met>) -> Vec<(u32, Result<Vec<u32>, String>)> {
+    let tasks = |met: Met| met.members.iter().map(|member| member.name.task).collect();
+    answers.into_iter().map(|(caller, r)| (caller, r.map(tasks).map_err(|s| s.message))).collect()
+}
+
+fn complete(register: &mut Groups, members: u32) {
+    for task in 0..members {
+        register.join(join(task, "s", members as usize), task);
+    }
+}
+
+#[test]
+fn members_learn_each_other_in_the_order_of_their_names_when_the_last_has_joined() {
+    let mut register = Groups::default();
+    assert_eq!(seen(register.join(join(10, "s", 3), 1)), []);
+    assert_eq!(seen(register.join(join(2, "s", 3), 2)), []);
+    // A member may ask twice.
+    assert_eq!(seen(register.join(join(2, "s", 3), 3)), []);
+    let all = Ok(vec![0, 2, 10]);
+    let answered = seen(register.join(join(0, "s", 3), 4));
+    assert_eq!(answered, [(1, all.clone()), (2, all.clone()), (3, all.clone()), (4, all.clone())]);
+    assert_eq!(seen(register.join(join(10, "s", 3), 5)), [(5, all)]);
+}
+
+#[test]
+fn a_group_refuses_another_size_and_a_member_too_many() {
+    let mut register = Groups::default();
+    complete(&mut register, 2);
+    let refusals = [seen(register.join(join(0, "s", 3), 7)), seen(register.join(join(5, "s", 2), 8))];
+    let texts = ["is joining a group with size3, but that group has size 2", "already full"];
+    for (refusal, text) in refusals.iter().zip(texts) {
+        let [(_, Err(message))] = &refusal[..] else { panic!("{refusal:?}") };
+        assert!(message.contains(text) && message.contains("task:1"), "{message}");
+    }
+}
+
+#[test]
+fn members_of_a_communicator_have_the_ranks_that_they_give() {
+    let mut register = Groups::default();
+    let ranked =
+        |task: u32, rank: usize, step_id: i64| Join { rank: Some(rank), step_id, ..join(task, "s", 3) };
+    // A group of another kind has the same key.
+    register.join(join(0, "s", 3), 9);
+    assert_eq!(seen(register.join(ranked(0, 2, 1), 1)), []);
+    // Two members with one rank fail, and so does a member that comes later in the step.
+    let refused = seen(register.join(ranked(1, 2, 1), 2));
+    let [(1, Err(first)), (2, Err(second))] = &refused[..] else { panic!("{refused:?}") };
+    assert!(first == second && first.contains("with rank 2, which /job:worker/replica:0/task:0"), "{first}");
+    assert!(matches!(&seen(register.join(ranked(2, 1, 1), 3))[..], [(3, Err(third))] if third == first));
+    // So does a member of another session that missed the step; the next step begins the group anew.
+    let late = Join { session: "late".into(), ..ranked(2, 1, 7) };
+    assert!(matches!(&seen(register.join(late, 8))[..], [(8, Err(text))] if text == first));
+    assert_eq!(seen(register.join(ranked(0, 2, 2), 4)), []);
+    assert_eq!(seen(register.join(ranked(1, 0, 2), 5)), []);
+    let all = Ok(vec![1, 2, 0]);
+    let answered = seen(register.join(ranked(2, 1, 2), 6));
+    assert_eq!(answered, [(4, all.clone()), (5, all.clone()), (6, all)]);
+    // A member keeps its rank.
+    let refused = seen(register.join(ranked(0, 1, 3), 7));
+    assert!(matches!(&refused[..], [(7, Err(text))] if text.contains("it has rank 2")), "{refused:?}");
+}
+
+#[test]
+fn a_member_from_a_later_session_begins_its_group_anew() {
+    let mut register = Groups::default();
+    complete(&mut register, 2);
+    assert_eq!(seen(register.join(join(0, "later", 3), 5)), []);
+    assert_eq!(seen(register.join(join(1, "later", 3), 6)), []);
+    assert_eq!(seen(register.join(join(2, "later", 3), 7)).len(), 3);
+    // Callers that wait for the groups of a session are returned at its end.
+    register.join(join(0, "last", 2), 8);
+    assert_eq!(register.close_session("last").0, [8]);
+}
+
+#[test]
+fn members_of_a_reduction_must_agree_on_their_terms() {
+    let mut register = Groups::default();
+    complete(&mut register, 3);
+    assert_eq!(register.agree(agree(0, terms(0, 6), false), 1), []);
+    let refused = register.agree(agree(1, terms(0, 5), false), 2);
+    let [(1, Err(status)), (2, Err(_))] = &refused[..] else { panic!("{refused:?}") };
+    assert_eq!(status.code, Code::InvalidArgument);
+    for text in ["Shape mismatch in the collective instance 9", "[6]", "[5]", "node_0", "task:1"] {
+        assert!(status.message.contains(text), "{text}: {}", status.message);
+    }
+    // A member that comes after the failure is refused too.
+    assert_eq!(register.agree(agree(2, terms(0, 6), false), 3), [(3, Err(status.clone()))]);
+    // A member that comes again begins the instance anew.
+    for task in 0..2 {
+        assert_eq!(register.agree(agree(task, terms(0, 5), false), task), []);
+    }
+    let all = [(0, Ok(None)), (1, Ok(None)), (2, Ok(None))];
+    assert_eq!(register.agree(agree(2, terms(0, 5), false), 2), all);
+    let functions = |functions: &str| Terms { functions: functions.into(), ..terms(0, 5) };
+    assert_eq!(register.agree(agree(1, functions("Add,Id"), false), 4), []);
+    let refused = register.agree(agree(0, functions("Max,Id"), false), 6);
+    assert!(
+        matches!(&refused[..], [(4, Err(s)), (6, Err(_))] if s.message.contains("Max,Id")),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn members_agree_anew_when_the_terms_of_one_have_changed() {
+    let mut register = Groups::default();
+    complete(&mut register, 2);
+    let agreed = |answers: &Answers<u32, Option<usize>>| answers.iter().all(|(_, r)| r.is_ok());
+    register.agree(agree(0, terms(0, 6), false), 0);
+    assert_eq!(register.agree(agree(1, terms(0, 6), false), 1).len(), 2);
+    // Member 1 has learnt that the terms of member 0 have changed, and comes first, with the terms of before.
+    let renewed = |task, elements, renewal| Agree {
+        step_id: 2,
+        renewal: Some(renewal),
+        ..agree(task, terms(0, elements), false)
+    };
+    assert_eq!(register.agree(renewed(1, 6, 0), 2), []);
+    let refused = register.agree(renewed(0, 5, 0), 3);
+    assert!(matches!(&refused[..], [(2, Err(_)), (3, Err(s))] if s.message.contains("Shape mismatch")));
+    // In the next iteration both have changed.
+    assert_eq!(register.agree(renewed(1, 7, 1), 4), []);
+    let answers = register.agree(renewed(0, 7, 1), 5);
+    assert!(answers.len() == 2 && agreed(&answers), "{answers:?}");
+}
+
+#[test]
+fn a_late_member_of_a_failed_step_does_not_disturb_the_next() {
+    let mut register = Groups::default();
+    complete(&mut register, 3);
+    let in_step = |task, elements, step_id| Agree { step_id, ..agree(task, terms(0, elements), false) };
+    assert_eq!(register.agree(in_step(0, 6, 1), 0), []);
+    assert_eq!(register.agree(in_step(1, 5, 1), 1).len(), 2);
+    assert_eq!(register.agree(in_step(0, 4, 2), 2), []);
+    let late = register.agree(in_step(2, 6, 1), 3);
+    assert!(matches!(&late[..], [(3, Err(s))] if s.message.contains("Shape mismatch")), "{late:?}");
+    assert_eq!(register.agree(in_step(1, 4, 2), 4), []);
+    assert_eq!(register.agree(in_step(2, 4, 2), 5), [(2, Ok(None)), (4, Ok(None)), (5, Ok(None))]);
+    // A member that waits for the others of a step learns that one of them runs the next.
+    let other = |task, step_id| Agree { instance_key: 8, ..in_step(task, 4, step_id) };
+    assert_eq!(register.agree(other(0, 3), 6), []);
+    let begun = register.agree(other(1, 4), 7);
+    assert!(matches!(&begun[..], [(6, Err(s))] if s.code == Code::Aborted), "{begun:?}");
+}
+
+#[test]
+fn members_of_a_broadcast_learn_its_only_source() {
+    let mut register = Groups::default();
+    complete(&mut register, 3);
+    assert_eq!(register.agree(agree(0, terms(BROADCAST, 4), false), 0), []);
+    assert_eq!(register.agree(agree(2, terms(BROADCAST, 4), true), 1), []);
+    let all = [(0, Ok(Some(2))), (1, Ok(Some(2))), (2, Ok(Some(2)))];
+    assert_eq!(register.agree(agree(1, terms(BROADCAST, 4), false), 2), all);
+    let second = register.agree(agree(1, terms(BROADCAST, 4), true), 3);
+    let text = "already has source 2, received second claim from 1";
+    assert!(matches!(&second[..], [(3, Err(status))] if status.message.contains(text)), "{second:?}");
+    for task in 0..2 {
+        let instance = Agree { instance_key: 10, ..agree(task, terms(BROADCAST, 4), false) };
+        assert_eq!(register.agree(instance, task), []);
+    }
+    let none = register.agree(Agree { instance_key: 10, ..agree(2, terms(BROADCAST, 4), false) }, 2);
+    assert_eq!(none.len(), 3);
+    let has_no_source = |s: &Status| s.message.contains("found no source for broadcast");
+    assert!(none.iter().all(|(_, r)| r.as_ref().is_err_and(has_no_source)));
+}
+
+#[test]
+fn an_instance_of_an_unknown_group_is_refused() {
+    let mut register = Groups::default();
+    register.join(join(0, "s", 2), 1);
+    let refused = register.agree(agree(0, terms(0, 6), false), 2);
+    assert!(
+        matches!(&refused[..], [(2, Err(status))] if status.code == Code::FailedPrecondition),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn a_step_that_fails_in_one_session_ends_the_waits_in_the_others() {
+    let mut register = Groups::default();
+    register.join(join(0, "s", 2), 1);
+    let failure = Status::new(Code::NotFound, "no file");
+    assert_eq!(register.fail_step(2, &failure), (vec![], vec![]));
+    assert_eq!(register.fail_step(1, &failure), (vec![1], vec![]));
+    // A member that comes late for the step is refused; in the next step the members meet.
+    assert_eq!(seen(register.join(join(1, "t", 2), 2)), [(2, Err("no file".into()))]);
+    let next = |task| Join { step_id: 3, ..join(task, if task == 0 { "s" } else { "t" }, 2) };
+    assert_eq!(seen(register.join(next(0), 3)), []);
+    assert_eq!(seen(register.join(next(1), 4)).len(), 2);
+    let of_step_3 = |task, elements| Agree { step_id: 3, ..agree(task, terms(0, elements), false) };
+    assert_eq!(register.agree(of_step_3(0, 6), 5), []);
+    assert_eq!(register.fail_step(3, &failure), (vec![], vec![5]));
+    // The instance has begun anew, so other terms are accepted.
+    let of_step_4 = |task| Agree { step_id: 4, ..agree(task, terms(0, 7), false) };
+    assert_eq!(register.agree(of_step_4(1), 6), []);
+    assert_eq!(register.agree(of_step_4(0), 7).len(), 2);
+    let tasks: Vec<u32> = register.members_with("t").iter().map(|member| member.name.task).collect();
+    assert_eq!(tasks, [0, 1]);
+}
+
+#[test]
+fn a_late_member_is_named() {
+    let mut register = Groups::default();
+    register.join(join(1, "s", 2), 1);
+    let joined = register.who_has_joined((1, false));
+    assert!(joined.starts_with("1 of 2 members have come: /job:worker/replica:0/task:1"), "{joined}");
+    register.join(join(0, "s", 2), 2);
+    register.agree(agree(1, terms(0, 6), false), 3);
+    assert_eq!(register.who_is_missing((1, false), 9), "waits for /job:worker/replica:0/task:0/device:CPU:0");
+}
