@@ -64,6 +64,11 @@ pub struct ServeFlags {
     #[arg(long, default_value_t = worker::COLLECTIVE_TIMEOUT.as_secs_f64())]
     pub collective_timeout: f64,
 
+    /// Seconds after which a collective that waits is logged, with the members that have not come and what they do; it is
+    /// logged again whenever its time has doubled
+    #[arg(long, default_value_t = worker::STALL_WARN.as_secs_f64())]
+    pub stall_warn: f64,
+
     /// Maximum microseconds that a core is kept from halting after a request, as long as the next request often comes
     /// within that time; 0 disables spinning
     #[arg(long, default_value_t = 1000)]
@@ -138,6 +143,7 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         replica_address: replica.as_ref().map(|_| address.clone()),
         connect_deadline: seconds(flags.connect_deadline, "--connect-deadline")?,
         collective_timeout: seconds(flags.collective_timeout, "--collective-timeout")?,
+        stall_warn: seconds(flags.stall_warn, "--stall-warn")?,
         session_config: options.session_config,
         trim_memory: allocator::trim_memory,
     };

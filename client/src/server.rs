@@ -43,6 +43,8 @@ pub struct ServerConfig {
     pub replica_address: Option<String>,
     /// The deadline of a collective whose node sets none.
     pub collective_timeout: Duration,
+    /// Time after which a collective that waits is logged, with what the missing members do.
+    pub stall_warn: Duration,
     /// The default options of sessions.
     pub session_config: pb::ConfigProto,
     /// A function that returns freed memory to the system, as in [`WorkerConfig::trim_memory`].
@@ -62,6 +64,7 @@ impl Default for ServerConfig {
             transport: Transport::default(),
             replica_address: None,
             collective_timeout: worker::COLLECTIVE_TIMEOUT,
+            stall_warn: worker::STALL_WARN,
             session_config: pb::ConfigProto::default(),
             trim_memory: || {},
         }
@@ -98,6 +101,7 @@ fn worker_config(config: &ServerConfig) -> Result<WorkerConfig, Status> {
     Ok(WorkerConfig {
         collective_leader: collective_leader(config)?,
         collective_timeout: config.collective_timeout,
+        stall_warn: config.stall_warn,
         cpu_devices: config.cpu_devices,
         gpus: config.gpus.clone(),
         threads: config.threads,

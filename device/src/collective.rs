@@ -1,6 +1,7 @@
 //! Collectives: operations in which the devices of a group, in one task or several, take part together. A kernel passes
 //! a [`Request`] to the step's [`Collectives`], which the worker implements.
 
+use crate::activity::Activity;
 use crate::cancel::Cancellation;
 use crate::device::Device;
 use crate::error::Result;
@@ -187,6 +188,8 @@ pub struct StepCollectives {
     pub rendezvous: Arc<dyn Rendezvous>,
     /// The step's own cancellation.
     pub cancellation: Arc<Cancellation>,
+    /// What the step's nodes do.
+    pub activity: Arc<Activity>,
 }
 
 /// The collectives of a server.

@@ -1,6 +1,7 @@
 //! Kernels: the functions that compute nodes on a device, the rows of kernel tables that register kernels, and the
 //! context in which kernels run.
 
+use crate::activity::Activity;
 use crate::cancel::Cancellation;
 use crate::collective::StepCollectives;
 use crate::device::{Device, DeviceTensor};
@@ -240,13 +241,16 @@ pub struct Step {
     pub call: Option<Arc<Call>>,
     /// The collectives of the server that runs the step; `None` outside a server.
     pub collectives: Option<StepCollectives>,
+    /// What the step's nodes do; function calls of the step share it.
+    pub activity: Arc<Activity>,
 }
 
 impl Step {
     /// Creates a step with its own resources that is not a function call.
     pub fn new(id: i64, rendezvous: Arc<dyn Rendezvous>, cancellation: Arc<Cancellation>) -> Step {
         let resources = Arc::new(ResourceStore::new(""));
-        Step { id, rendezvous, cancellation, resources, call: None, collectives: None }
+        let activity = Arc::default();
+        Step { id, rendezvous, cancellation, resources, call: None, collectives: None, activity }
     }
 }
 

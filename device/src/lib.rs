@@ -3,6 +3,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod activity;
 pub mod cancel;
 pub mod collective;
 mod device;

@@ -1,5 +1,6 @@
 //! Operations that end later, on threads outside the run: receives, transfers, asynchronous kernels.
 
+use super::action::Action;
 use super::flow::Flow;
 use super::run::{Run, ThreadState};
 use crate::executor::LIGHT_NANOS;
@@ -60,7 +61,9 @@ impl<F: Flow> Run<F> {
                 self.outstanding.fetch_add(1, Ordering::Relaxed);
                 local.set_shared();
                 let run = self.clone();
+                self.begin_wait(id);
                 *state = Operation::Detached(Box::new(move |result| {
+                    run.end_wait(id);
                     let pool = run.executor.pool.clone();
                     // A failure is not handled inline, because the thread that reports it may be about to end the step.
                     let runs_here = result.is_ok() && visit::can_run_inline();
@@ -78,6 +81,21 @@ impl<F: Flow> Run<F> {
                     }
                 }));
             }
+        }
+    }
+
+    /// Records that the node's kernel, if it has one, ends later. Values that a Recv awaits are known to the rendezvous.
+    fn begin_wait(&self, id: u32) {
+        let planned = &self.executor.plan.nodes[id as usize];
+        if let Action::Kernel(_) = planned.action {
+            self.step.activity.begin(&planned.node);
+        }
+    }
+
+    fn end_wait(&self, id: u32) {
+        let planned = &self.executor.plan.nodes[id as usize];
+        if let Action::Kernel(_) = planned.action {
+            self.step.activity.end(&planned.node);
         }
     }
 }

@@ -284,6 +284,7 @@ fn start(executor: &Arc<Executor>, step: &Arc<Step>, call: Arc<Call>, done: Done
         resources: step.resources.clone(),
         call: Some(call.clone()),
         collectives: step.collectives.clone(),
+        activity: step.activity.clone(),
     });
     let outer = step.clone();
     let ended = move |result: Result<_>| {

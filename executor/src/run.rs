@@ -98,7 +98,7 @@ impl<F: Flow> Run<F> {
         };
         Arc::new(Run {
             flow: F::new(executor),
-            recorder: trace.then(|| Recorder::new(&executor.plan)),
+            recorder: trace.then(|| Recorder::new(&executor.plan, step.activity.clone())),
             executor: executor.clone(),
             step,
             outstanding: AtomicUsize::new(1),

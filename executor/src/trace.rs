@@ -2,6 +2,7 @@
 
 use super::action::Action;
 use super::plan::Plan;
+use device::activity::Activity;
 use device::value::Value;
 use graph::{DType, Shape};
 use parking_lot::Mutex;
@@ -19,7 +20,7 @@ pub struct Trace {
 #[derive(Clone, Debug)]
 pub struct NodeTrace {
     pub node: Arc<str>,
-    /// The node as text: `name = Op(input, other:1, ^control)`.
+    /// The node as text: `name = Op(input, other:1, ^control)`, and the note of its kernel, if any, in brackets.
     pub label: String,
     /// The time at which the node became ready.
     pub scheduled: u64,
@@ -49,16 +50,20 @@ pub(super) struct Recorder {
     epoch_nanos: u64,
     scheduled: Box<[AtomicU64]>,
     nodes: Mutex<Vec<NodeTrace>>,
+    /// The step's activity, with the notes of its kernels.
+    activity: Arc<Activity>,
 }
 
 impl Recorder {
-    pub(super) fn new(plan: &Plan) -> Recorder {
+    pub(super) fn new(plan: &Plan, activity: Arc<Activity>) -> Recorder {
+        activity.keep_notes();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Recorder {
             instant: Instant::now(),
             epoch_nanos: since_epoch.as_nanos() as u64,
             scheduled: plan.nodes.iter().map(|_| AtomicU64::new(0)).collect(),
             nodes: Mutex::new(Vec::with_capacity(plan.nodes.len())),
+            activity,
         }
     }
 
@@ -76,9 +81,11 @@ impl Recorder {
         if self.nodes.lock().len() >= MAX_TRACED {
             return;
         }
+        let node = &plan.nodes[id as usize].node;
+        let note = self.activity.take_note(node).map_or(String::new(), |note| format!(" [{note}]"));
         let trace = NodeTrace {
-            node: plan.nodes[id as usize].node.name.clone(),
-            label: plan.label(id),
+            node: node.name.clone(),
+            label: plan.label(id) + &note,
             scheduled: self.scheduled[id as usize].load(Ordering::Relaxed),
             start: self.nanos(started),
             end,

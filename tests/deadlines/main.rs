@@ -15,6 +15,7 @@ mod links;
 mod ps_replicas;
 mod recovery;
 mod sessions;
+mod stalls;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -10,6 +10,9 @@ use std::time::Duration;
 /// The default deadline of a collective whose node sets none.
 pub const COLLECTIVE_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The default time after which a collective that waits is logged.
+pub const STALL_WARN: Duration = Duration::from_secs(10);
+
 /// The settings of one task's worker.
 #[derive(Clone, Debug)]
 pub struct WorkerConfig {
@@ -44,6 +47,9 @@ pub struct WorkerConfig {
     pub collective_leader: Option<TaskName>,
     /// The deadline of a collective whose node sets none.
     pub collective_timeout: Duration,
+    /// Time after which a collective that waits is logged, with what the missing members do; it is logged again whenever
+    /// the time has doubled.
+    pub stall_warn: Duration,
     /// Makes the allocator return the calling thread's freed memory to the operating system. The worker calls
     /// it after the last graph was removed: on each compute thread, on one thread of the runtime's blocking
     /// pool and on one thread of the runtime.
@@ -69,6 +75,7 @@ impl WorkerConfig {
             retention: Duration::from_secs(600),
             collective_leader: None,
             collective_timeout: COLLECTIVE_TIMEOUT,
+            stall_warn: STALL_WARN,
             trim_memory: || {},
         }
     }

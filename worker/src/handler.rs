@@ -1,7 +1,7 @@
 //! The methods of WorkerService: each decodes the request, calls one method of the worker and encodes the
 //! answer.
 
-use crate::collective::{self, COLLECTIVES_KEY};
+use crate::collective::{self, COLLECTIVES_KEY, answer_standing};
 use crate::serve::recv_tensor;
 use crate::transport::{INVITATION_KEY, INVITATION_REQUEST_KEY};
 use crate::worker::{Worker, blocking};
@@ -69,6 +69,7 @@ impl WorkerService for Handler {
         if request.metadata().contains_key(COLLECTIVES_KEY) {
             response.metadata_mut().insert(COLLECTIVES_KEY, MetadataValue::from_static("1"));
         }
+        answer_standing(&self.worker, request.metadata(), response.metadata_mut());
         if let Some(invitation) = invitation {
             response.metadata_mut().insert(INVITATION_KEY, invitation);
         }

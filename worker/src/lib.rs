@@ -31,7 +31,7 @@ mod transport;
 mod worker;
 
 pub use collective::{Group, GroupCall, GroupCallId, GroupFinish};
-pub use config::{COLLECTIVE_TIMEOUT, WorkerConfig};
+pub use config::{COLLECTIVE_TIMEOUT, STALL_WARN, WorkerConfig};
 pub use device::collective::{Merge, Operation, Reduction};
 pub use device::{Device, gpu_options};
 pub use kernel_tables::{KernelTables, host_evaluator, kernel_table, kernel_tables, offered_kernels};

@@ -77,6 +77,11 @@ impl Peers {
         requested.cloned().or_else(|| job.map(|job| TaskName::new(job, 0)))
     }
 
+    /// Returns the names of all tasks of the cluster.
+    pub(crate) fn tasks(&self) -> impl Iterator<Item = TaskName> {
+        self.cluster.tasks().map(|(task, _)| task)
+    }
+
     /// Returns another task of the cluster.
     ///
     /// # Errors

@@ -210,9 +210,11 @@ pub(crate) fn start(
         collectives,
         rendezvous: state.rendezvous.clone(),
         cancellation: state.cancellation.clone(),
+        activity: state.activity.clone(),
     };
     let step = Step::new(state.id, state.rendezvous.clone(), state.cancellation.clone());
-    let step = Arc::new(Step { collectives: Some(collectives), ..step });
+    let activity = state.activity.clone();
+    let step = Arc::new(Step { collectives: Some(collectives), activity, ..step });
     let rendezvous = state.rendezvous.clone();
     let on_cancel = state.cancellation.register(move |reason| rendezvous.fail(reason));
     if let Err(reason) = on_cancel {

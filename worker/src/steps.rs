@@ -6,6 +6,7 @@ use crate::partial_run::End;
 use crate::rendezvous::StepRendezvous;
 use crate::session::Session;
 use device::Error;
+use device::activity::Activity;
 use device::cancel::Cancellation;
 use graph::{Code, TaskName};
 use parking_lot::Mutex;
@@ -37,6 +38,7 @@ pub(crate) struct StepState {
     pub(crate) id: i64,
     pub(crate) rendezvous: Arc<StepRendezvous>,
     pub(crate) cancellation: Arc<Cancellation>,
+    pub(crate) activity: Arc<Activity>,
     /// The channel for the result of the executors of a partial run; `None` until the first call of the partial run.
     pub(crate) partial_run: Mutex<Option<End>>,
     /// The time at which the step's first run on this worker began.
@@ -57,6 +59,7 @@ impl StepState {
             id,
             rendezvous: Arc::new(StepRendezvous::new(id)),
             cancellation: Arc::new(Cancellation::new()),
+            activity: Arc::default(),
             partial_run: Mutex::default(),
             began: OnceLock::new(),
             reports: AtomicU32::new(0),
@@ -82,6 +85,16 @@ impl StepState {
             self.reports.fetch_add(1, Ordering::Relaxed);
             time
         })
+    }
+
+    /// Returns whether a run of the step on this worker has not ended.
+    pub(crate) fn is_running(&self) -> bool {
+        self.runs.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns whether the step lasts as long as a group of processes.
+    pub(crate) fn is_of_group(&self) -> bool {
+        self.reports.load(Ordering::Relaxed) == u32::BITS
     }
 
     pub(crate) fn has_started(&self) -> bool {
@@ -277,9 +290,14 @@ impl Steps {
         let _ = self.running.subscribe().wait_for(|n| *n == 0).await;
     }
 
+    /// Returns whether a step was cleaned up on this worker.
+    pub(crate) fn is_cleaned_up(&self, id: i64) -> bool {
+        self.table.lock().cleaned.contains(id)
+    }
+
     /// Returns whether this worker's part of a step runs.
     pub(crate) fn is_running(&self, id: i64) -> bool {
-        self.table.lock().steps.get(&id).is_some_and(|step| step.runs.load(Ordering::Relaxed) > 0)
+        self.table.lock().steps.get(&id).is_some_and(|step| step.is_running())
     }
 
     /// Returns the end of an error message that names the values which a step awaits from other tasks; empty

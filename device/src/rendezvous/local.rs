@@ -91,6 +91,16 @@ impl LocalRendezvous {
         matches!(self.shard(key).lock().get(key), Some(Pending::Receivers(_)))
     }
 
+    /// Returns the keys under which receivers wait, in no order.
+    pub fn awaited(&self) -> Vec<Arc<str>> {
+        let awaited = |shard: &Mutex<FxHashMap<Arc<str>, Pending>>| {
+            let table = shard.lock();
+            let keys = table.iter().filter(|(_, pending)| matches!(pending, Pending::Receivers(_)));
+            keys.map(|(key, _)| key.clone()).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(awaited).collect()
+    }
+
     /// Fails the receivers that wait under keys for which `is_lost` returns true.
     pub fn fail_receivers(&self, is_lost: impl Fn(&str) -> bool, reason: &Error) {
         for shard in &self.shards {

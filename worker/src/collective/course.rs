@@ -17,6 +17,9 @@ const MAX_INLINE_BYTES: usize = 256 << 10;
 /// Number of bytes that are combined before they are copied, while they are in the processor's cache.
 const COPY_BLOCK: usize = 64 << 10;
 
+/// The beginning of the edge in the rendezvous keys of elements of collectives.
+pub(crate) const COLLECTIVE_EDGE: &str = "collective:";
+
 /// A member's view of a collective: the constant properties of its course.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -367,6 +370,6 @@ pub(super) fn transfer_key(
     source: &DeviceAttributes,
     destination: &DeviceAttributes,
 ) -> RendezvousKey {
-    let edge = format!("collective:{name}:{phase}");
+    let edge = format!("{COLLECTIVE_EDGE}{name}:{phase}");
     RendezvousKey::new(&source.name.to_string(), source.incarnation, &destination.name.to_string(), &edge)
 }

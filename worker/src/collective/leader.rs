@@ -1,7 +1,7 @@
 //! The leader of groups: it answers when a group is complete and when an instance is agreed on, and gives out step ids.
 
 use super::assembly::Assemblies;
-use super::register::{Agree, Join, Met, Register};
+use super::register::{Agree, Attendance, Caller, GroupKey, Join, Met, Register};
 use crate::rendezvous::to_error;
 use crate::worker::Worker;
 use graph::{Code, DeviceAttributes, DeviceName, TaskName};
@@ -21,14 +21,20 @@ const MAX_SEQUENCES: usize = 10_000;
 /// Step ids that differ by less than this number belong to one sequence.
 const MAX_DISTANCE: i64 = 1 << 32;
 
-type Caller<T> = oneshot::Sender<Result<T, Status>>;
+type Answering<T> = oneshot::Sender<Result<T, Status>>;
+
+impl<T> Caller for Answering<T> {
+    fn has_gone(&self) -> bool {
+        self.is_closed()
+    }
+}
 
 /// The leader's state, for members in this process and for calls from other tasks.
 #[derive(Debug)]
 pub(crate) struct Leader {
     /// The assemblies of jobs whose workers come and go.
     pub(crate) assemblies: Arc<Assemblies>,
-    register: Mutex<Register<Caller<Met>, Caller<Option<usize>>>>,
+    register: Mutex<Register<Answering<Met>, Answering<Option<usize>>>>,
     /// By graph key.
     sequences: Mutex<FxHashMap<i64, Sequence>>,
     has_logged_default: Once,
@@ -146,6 +152,12 @@ impl Leader {
         });
     }
 
+    /// Returns the members that have come to a group, and those that have not come to an instance; `None` if the group
+    /// does not exist.
+    pub(super) fn attendance(&self, group: GroupKey, instance_key: Option<i32>) -> Option<Attendance> {
+        self.register.lock().attendance(group, instance_key)
+    }
+
     /// Removes the groups of a session that has ended; calls that wait for them fail.
     pub(crate) fn close_session(&self, session: &str) {
         let ended = self.register.lock().close_session(session);
@@ -188,11 +200,11 @@ async fn wait<T>(
     answer.unwrap_or_else(|_| Err(session_ended()))
 }
 
-fn fail_all<T>(callers: Vec<Caller<T>>, failure: &Status) {
+fn fail_all<T>(callers: Vec<Answering<T>>, failure: &Status) {
     deliver(callers.into_iter().map(|caller| (caller, Err(failure.clone()))).collect());
 }
 
-fn deliver<T>(answers: Vec<(Caller<T>, Result<T, Status>)>) {
+fn deliver<T>(answers: Vec<(Answering<T>, Result<T, Status>)>) {
     for (caller, answer) in answers {
         // A caller that has given up needs no answer.
         let _ = caller.send(answer);

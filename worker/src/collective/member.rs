@@ -3,6 +3,8 @@
 mod assembling;
 mod leader_calls;
 mod running;
+mod span;
+mod stall;
 mod terms;
 
 use super::buffer::BufferCalls;
@@ -25,6 +27,8 @@ use parking_lot::Mutex;
 use proto::Status;
 use running::Running;
 use rustc_hash::FxHashMap;
+use span::span;
+use stall::Stalls;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -57,6 +61,12 @@ pub(crate) const RENEWAL_KEY: &str = "anabranch-renewal";
 /// such a task answers.
 pub(crate) const COLLECTIVES_KEY: &str = "anabranch-collectives";
 
+/// Number of groups that a session's members remember.
+const MAX_GROUPS: usize = 1 << 12;
+
+/// Number of instances that a session's members remember; leaders remember more of each group.
+const MAX_INSTANCES: usize = 1 << 15;
+
 /// The members of a session on this task.
 pub(crate) struct SessionCollectives {
     this: Weak<SessionCollectives>,
@@ -76,6 +86,7 @@ pub(crate) struct SessionCollectives {
     timeout: Duration,
     agreed: Mutex<Agreed>,
     claims: Arc<Claims>,
+    stalls: Stalls,
 }
 
 /// The groups and instances on which members of this task have agreed with their leader.
@@ -86,6 +97,20 @@ struct Agreed {
     instances: FxHashMap<(GroupKey, i32), (Terms, Option<usize>)>,
     /// The routes to the tasks of the members of groups that several sessions share.
     routes: Vec<Arc<Route>>,
+}
+
+impl Agreed {
+    /// Forgets the instances, or the groups too, if there are too many: the leader answers at once when a member asks
+    /// again.
+    fn make_room(&mut self) {
+        if self.instances.len() >= MAX_INSTANCES {
+            self.instances.clear();
+        }
+        if self.groups.len() >= MAX_GROUPS {
+            self.instances.clear();
+            self.groups.clear();
+        }
+    }
 }
 
 /// The agreement of earlier steps on an instance.
@@ -132,6 +157,7 @@ impl SessionCollectives {
             timeout: worker.config.collective_timeout,
             agreed: Mutex::default(),
             claims: Arc::default(),
+            stalls: Stalls::new(worker.config.stall_warn),
         })
     }
 
@@ -206,15 +232,26 @@ impl SessionCollectives {
                     self.add_routes(&members, step_id);
                 }
                 let group = Group { members, is_foreign };
-                self.agreed.lock().groups.insert(key.clone(), group.clone());
+                let mut agreed = self.agreed.lock();
+                agreed.make_room();
+                agreed.groups.insert(key.clone(), group.clone());
+                drop(agreed);
                 group
             }
         };
         if request.operation == Operation::Join {
             return Ok((group, None));
         }
-        let source = self.agree_on_instance(request, terms, step_id, renewal, deadline).await?;
-        self.agreed.lock().instances.insert((key, request.instance_key), (terms.clone(), source));
+        let source = self.agree_on_instance(request, terms, step_id, renewal, deadline).await;
+        let mut agreed = self.agreed.lock();
+        if source.as_ref().is_err_and(|status| status.code == Code::FailedPrecondition) {
+            // The leader does not know the group, so the next step joins it anew.
+            agreed.groups.remove(&key);
+        }
+        let source = source?;
+        agreed.make_room();
+        agreed.instances.insert((key, request.instance_key), (terms.clone(), source));
+        drop(agreed);
         Ok((group, source))
     }
 
@@ -254,6 +291,7 @@ impl SessionCollectives {
             let text = "a group with members of TensorFlow has no reduce-scatter";
             return run.end(Err(Error::unimplemented(text)));
         };
+        step.activity.note(&request.node, || span(&schedule, &member, is_foreign.is_some()));
         let mut name = name(&request, is_foreign.is_some());
         let renew = match renewal {
             None if is_foreign.is_none() => Some(self.renewing(step, &request, run)),
@@ -315,7 +353,7 @@ impl Collectives for SessionCollectives {
         };
         let Some(run) = Running::start(step, &request, self.timeout_of(&request), finish) else { return };
         let terms = Terms::of(&request);
-        run.expire_in_time(&self.runtime);
+        self.watch(step, &request, &run);
         match self.known(&request, &terms) {
             Some(known) if known.is_current => {
                 self.run(step, request, known.group, known.source, &run, None);

@@ -11,10 +11,13 @@ mod member;
 mod messages;
 mod register;
 mod schedule;
+mod standing;
 
 pub(crate) use assembly::{request_of as assembly_request_of, response_of as assembly_response_of};
 pub(crate) use buffer::recv_buf;
+pub(crate) use course::COLLECTIVE_EDGE;
 pub use group::{Group, GroupCall, GroupCallId, GroupFinish};
 pub(crate) use leader::{Leader, end_sequence};
 pub(crate) use member::{COLLECTIVES_KEY, SessionCollectives};
 pub(crate) use messages::{agree_of, complete_group_response, deadline_of, join_of};
+pub(crate) use standing::answer_standing;

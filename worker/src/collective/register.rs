@@ -4,6 +4,7 @@
 
 mod group;
 mod instance;
+mod limits;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ pub(crate) use requests::{Agree, BROADCAST, GroupKey, Join, Members, Met, Terms}
 use graph::{Code, DeviceAttributes};
 use group::{Group, Joined, ranked};
 use instance::Instance;
+use limits::enqueue;
 use proto::Status;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -26,10 +28,45 @@ pub(crate) struct Register<G, I> {
     groups: FxHashMap<GroupKey, Group<G, I>>,
     /// The last steps that have failed in a session, with the failures: members that come for them later are refused.
     failed: VecDeque<(i64, Status)>,
+    /// The most bytes that the records of all groups may take.
+    held: usize,
+    /// Number of requests so far, by which the groups' last uses are ordered.
+    calls: u64,
+}
+
+/// A caller that waits for an answer.
+pub(crate) trait Caller {
+    /// Returns whether the caller has given up, and needs no answer.
+    fn has_gone(&self) -> bool;
 }
 
 /// Number of failed steps that are remembered.
 const MAX_FAILED: usize = 256;
+
+/// The members of a group that have come, by the names of their devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attendance {
+    /// Number of members of the group.
+    pub(crate) size: usize,
+    /// The members that have joined the group.
+    pub(crate) come: Vec<String>,
+    /// The members of a complete group that have not come to the instance.
+    pub(crate) missing: Vec<String>,
+}
+
+impl Attendance {
+    pub(crate) fn is_complete(&self) -> bool {
+        self.come.len() >= self.size
+    }
+
+    pub(crate) fn who_has_joined(&self) -> String {
+        format!("{} of {} members have come: {}", self.come.len(), self.size, self.come.join(", "))
+    }
+
+    pub(crate) fn who_is_missing(&self) -> String {
+        format!("waits for {}", self.missing.join(", "))
+    }
+}
 
 /// A caller that waits, and the id of its step.
 #[derive(Debug)]
@@ -40,17 +77,20 @@ struct Waiting<W> {
 
 impl<G, I> Default for Register<G, I> {
     fn default() -> Register<G, I> {
-        Register { groups: FxHashMap::default(), failed: VecDeque::new() }
+        Register { groups: FxHashMap::default(), failed: VecDeque::new(), held: 0, calls: 0 }
     }
 }
 
-impl<G, I> Register<G, I> {
+impl<G: Caller, I: Caller> Register<G, I> {
     /// Joins a device to a group. A member that joins from another session than before begins the group anew, because
     /// its earlier program has ended. A device that is refused fails the group if it is not complete, for the members that
     /// wait and for those that come later; a step of a session that has been told begins the group anew.
     pub(crate) fn join(&mut self, join: Join, caller: G) -> Answers<G, Met> {
         if let Some(failure) = self.failure_of(join.step_id) {
             return vec![(caller, Err(failure))];
+        }
+        if let Err(status) = join.check().and_then(|()| self.make_room_for_join(&join)) {
+            return vec![(caller, Err(status))];
         }
         let (key, group_key, name) = (join.key(), join.group_key, join.device.name.to_string());
         let mut answers = Vec::new();
@@ -62,7 +102,12 @@ impl<G, I> Register<G, I> {
             answers.extend(ended.map(|w| (w.caller, Err(Status::new(Code::Aborted, text.clone())))));
         }
         let group = self.groups.entry(key).or_insert_with(|| Group::new(join.group_size));
-        group.waiting.push(Waiting { caller, step_id: join.step_id });
+        group.used = self.calls;
+        let waiting = Waiting { caller, step_id: join.step_id };
+        if let Err(refused) = enqueue(&mut group.waiting, group.size, waiting) {
+            answers.extend(refused);
+            return answers;
+        }
         if let Err(status) = group.check(&join) {
             answers.extend(group.refuse(&join, status));
             return answers;
@@ -85,13 +130,17 @@ impl<G, I> Register<G, I> {
         if let Some(failure) = self.failure_of(agree.step_id) {
             return vec![(caller, Err(failure))];
         }
+        if let Err(status) = agree.check().and_then(|()| self.make_room_for_agree(&agree)) {
+            return vec![(caller, Err(status))];
+        }
         let (group_key, instance_key) = (agree.group_key, agree.instance_key);
         let group = self.groups.get_mut(&(group_key, agree.is_communicator));
         let Some((group, members)) =
             group.and_then(|group| group.members.clone().map(|members| (group, members)))
         else {
             let text = format!(
-                "group {group_key} is unknown to the group leader: the leader has restarted, or its session has ended"
+                "group {group_key} is unknown to the group leader: the leader has restarted, a member's session has \
+                 ended, or the leader held too many groups; the next step meets anew"
             );
             return vec![(caller, Err(Status::new(Code::FailedPrecondition, text)))];
         };
@@ -100,6 +149,10 @@ impl<G, I> Register<G, I> {
             return vec![(caller, Err(Status::new(Code::Internal, text)))];
         };
         if let Some(status) = group.instances.get(&instance_key).and_then(|i| i.end_of(agree.step_id)) {
+            return vec![(caller, Err(status))];
+        }
+        group.used = self.calls;
+        if let Err(status) = group.make_room_for_instance(instance_key) {
             return vec![(caller, Err(status))];
         }
         let is_over = |instance: &Instance<I>| instance.is_over(&agree, members.len());
@@ -114,11 +167,16 @@ impl<G, I> Register<G, I> {
             answers.extend(waiting.map(|w| (w.caller, Err(status.clone()))));
             ended = over.into_ended(&agree, members.len(), status);
         }
-        let instance = group.instances.entry(instance_key).or_insert_with(|| Instance::new(&agree, ended));
+        let new = || Instance::new(&agree, self.calls, ended);
+        let instance = group.instances.entry(instance_key).or_insert_with(new);
         if instance.failure.is_none() {
             instance.failure = instance.check(&agree, rank).err();
         }
-        instance.waiting.push(Waiting { caller, step_id: agree.step_id });
+        let waiting = Waiting { caller, step_id: agree.step_id };
+        if let Err(refused) = enqueue(&mut instance.waiting, members.len(), waiting) {
+            answers.extend(refused);
+            return answers;
+        }
         if !instance.come.contains(&agree.device) {
             instance.come.push(agree.device);
         }
@@ -183,20 +241,28 @@ impl<G, I> Register<G, I> {
         groups.flat_map(|group| group.members.iter().flat_map(|members| members.iter().cloned())).collect()
     }
 
+    /// Returns the members that have joined a group, and those that have not come to an instance of a complete group.
+    /// `None` if the group does not exist.
+    pub(crate) fn attendance(&self, group: GroupKey, instance_key: Option<i32>) -> Option<Attendance> {
+        let group = self.groups.get(&group)?;
+        let come = group.joined.iter().map(|joined| joined.device.name.to_string()).collect();
+        let instance = instance_key.and_then(|key| group.instances.get(&key));
+        let at_instance = instance.map_or(&[][..], |instance| &instance.come);
+        let members = group.members.iter().flat_map(|members| members.iter());
+        let missing = members.map(|member| member.name.to_string());
+        let missing = missing.filter(|name| !at_instance.contains(name)).collect();
+        Some(Attendance { size: group.size, come, missing })
+    }
+
     /// Says which members of a group have come.
     pub(crate) fn who_has_joined(&self, group: GroupKey) -> String {
-        let Some(group) = self.groups.get(&group) else { return "no member has come".into() };
-        let names: Vec<String> = group.joined.iter().map(|joined| joined.device.name.to_string()).collect();
-        format!("{} of {} members have come: {}", names.len(), group.size, names.join(", "))
+        self.attendance(group, None).map_or("no member has come".into(), |seen| seen.who_has_joined())
     }
 
     /// Says which members of an instance have not come.
     pub(crate) fn who_is_missing(&self, group: GroupKey, instance_key: i32) -> String {
-        let Some(group) = self.groups.get(&group) else { return "the group has ended".into() };
-        let come = group.instances.get(&instance_key).map_or(&[][..], |instance| &instance.come);
-        let members = group.members.iter().flat_map(|members| members.iter());
-        let names = members.map(|member| member.name.to_string()).filter(|name| !come.contains(name));
-        format!("waits for {}", names.collect::<Vec<_>>().join(", "))
+        let seen = self.attendance(group, Some(instance_key));
+        seen.map_or("the group has ended".into(), |seen| seen.who_is_missing())
     }
 }
 

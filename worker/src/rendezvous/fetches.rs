@@ -54,12 +54,18 @@ impl Fetches {
         self.restarted.load(Ordering::Relaxed)
     }
 
-    /// Returns the end of an error message that names the receives in progress; empty if there are none.
-    pub(super) fn awaited(&self) -> String {
+    /// Returns the names of the values that are being fetched, with their sources, in order.
+    pub(super) fn names(&self) -> Vec<String> {
         let open = self.open.lock();
         let name = |(key, peer): &Fetch| format!("{} from {} at {}", key.edge, peer.task(), peer.address());
         let mut names: Vec<String> = open.values().map(name).collect();
         names.sort();
+        names
+    }
+
+    /// Returns the end of an error message that names the receives in progress; empty if there are none.
+    pub(super) fn awaited(&self) -> String {
+        let mut names = self.names();
         let more = names.len().saturating_sub(MAX_NAMED);
         names.truncate(MAX_NAMED);
         match (names.is_empty(), more) {

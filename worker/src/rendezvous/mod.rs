@@ -5,6 +5,7 @@ mod arrivals;
 mod fetches;
 mod pushes;
 
+use crate::collective::COLLECTIVE_EDGE;
 use crate::fetch::{acknowledge, fetch};
 use crate::peers::Peers;
 use crate::replication::Primary;
@@ -101,6 +102,19 @@ impl StepRendezvous {
     /// if there are none.
     pub(crate) fn awaited(&self) -> String {
         self.fetches.awaited()
+    }
+
+    /// Returns the names of the values from other devices that the step awaits, with their sources, in order. Elements of
+    /// collectives are left out.
+    pub(crate) fn awaited_names(&self) -> Vec<String> {
+        let keys = self.local.awaited();
+        let parsed = keys.iter().filter_map(|key| RendezvousKey::parse(key).ok());
+        let values = parsed.filter(|key| !key.edge.starts_with(COLLECTIVE_EDGE));
+        let mut names: Vec<String> =
+            values.map(|key| format!("{} from {}", key.edge, key.src_device)).collect();
+        names.extend(self.fetches.names());
+        names.sort();
+        names
     }
 
     /// Delivers a value that was pushed over a link.

@@ -7,8 +7,7 @@ use device::collective::{Finish, Request, StepCollectives};
 use graph::{Code, Tensor};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::runtime::Handle;
+use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 
 /// Time by which the leader's answer may be later than the collective's deadline.
@@ -17,8 +16,8 @@ const LEADER_GRACE: Duration = Duration::from_millis(150);
 /// A collective of a node, from the start of the node's kernel to its end.
 pub(super) struct Running {
     /// The op, the node and the keys, for messages.
-    name: String,
-    timeout: Duration,
+    pub(super) name: String,
+    pub(super) timeout: Duration,
     finish: Mutex<Option<Finish>>,
     cancellation: Arc<Cancellation>,
     /// The callback by which the step's cancellation ends the collective.
@@ -26,6 +25,8 @@ pub(super) struct Running {
     timer: Mutex<Option<AbortHandle>>,
     /// The calls to the leader, which end with the collective: a later step may begin the instance anew.
     negotiation: Mutex<Option<AbortHandle>>,
+    /// What the members do that have not come, as far as it is known.
+    pub(super) doing: Mutex<String>,
     /// `None` until the members have agreed.
     pub(super) course: Mutex<Option<Arc<Course>>>,
 }
@@ -49,6 +50,7 @@ impl Running {
             on_cancel: Mutex::default(),
             timer: Mutex::default(),
             negotiation: Mutex::default(),
+            doing: Mutex::default(),
             course: Mutex::default(),
         });
         let cancelled = run.clone();
@@ -62,27 +64,29 @@ impl Running {
         Some(run)
     }
 
-    /// Ends the collective with `DeadlineExceeded` after its time limit.
-    pub(super) fn expire_in_time(self: &Arc<Self>, runtime: &Handle) {
-        let run = self.clone();
-        let timer = runtime.spawn(async move {
-            tokio::time::sleep(run.timeout).await;
-            let course = run.course.lock().clone();
-            match course {
-                Some(course) => run.expire(&awaited(&course)),
-                None => {
-                    // The leader answers at the time limit too, and knows which members have come.
-                    tokio::time::sleep(LEADER_GRACE).await;
-                    run.expire("the leader of its group has not answered");
-                }
+    /// Sets the task that ends the collective at its deadline.
+    pub(super) fn set_timer(&self, timer: AbortHandle) {
+        *self.timer.lock() = Some(timer);
+    }
+
+    /// Waits until the collective's deadline, and ends the collective. `began` is the time of its start.
+    pub(super) async fn expire_at_last(&self, began: Instant) {
+        tokio::time::sleep(self.timeout.saturating_sub(began.elapsed())).await;
+        let course = self.course.lock().clone();
+        match course {
+            Some(course) => self.expire(&awaited(&course)),
+            None => {
+                // The leader answers at the time limit too, and knows which members have come.
+                tokio::time::sleep(LEADER_GRACE).await;
+                self.expire("the leader of its group has not answered");
             }
-        });
-        *self.timer.lock() = Some(timer.abort_handle());
+        }
     }
 
     /// Ends the collective with `DeadlineExceeded` and the reason of its wait.
     pub(super) fn expire(&self, awaited: &str) {
-        let text = format!("{}: {awaited}; waited {:.1} s", self.name, self.timeout.as_secs_f64());
+        let seconds = self.timeout.as_secs_f64();
+        let text = format!("{}: {awaited}{}; waited {seconds:.1} s", self.name, self.doing.lock());
         self.end(Err(Error::new(Code::DeadlineExceeded, text)));
     }
 
@@ -115,7 +119,7 @@ impl Running {
 }
 
 /// Says for which members a course waits.
-fn awaited(course: &Course) -> String {
+pub(super) fn awaited(course: &Course) -> String {
     let members: Vec<String> = course.awaited().iter().map(|member| member.name.to_string()).collect();
     format!("waits for {}", members.join(", "))
 }

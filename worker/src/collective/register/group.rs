@@ -12,6 +12,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Group<G, I> {
     pub(super) size: usize,
+    /// The number of the last request that used the group.
+    pub(super) used: u64,
     pub(super) joined: Vec<Joined>,
     /// Set if a device was refused before the group was complete.
     failure: Option<GroupFailure>,
@@ -42,6 +44,7 @@ impl<G, I> Group<G, I> {
     pub(super) fn new(size: usize) -> Group<G, I> {
         Group {
             size,
+            used: 0,
             joined: Vec::new(),
             failure: None,
             members: None,

@@ -10,9 +10,11 @@ const MAX_ENDED: usize = 8;
 /// An instance on which all members have agreed, or for whose members the leader waits.
 #[derive(Debug)]
 pub(super) struct Instance<I> {
-    terms: Terms,
+    pub(super) terms: Terms,
+    /// A number by which instances are ordered in time.
+    pub(super) number: u64,
     /// The node and device of the first member, for messages.
-    first: String,
+    pub(super) first: String,
     /// The devices of the members that have come.
     pub(super) come: Vec<String>,
     pub(super) failure: Option<Status>,
@@ -27,9 +29,10 @@ pub(super) struct Instance<I> {
 }
 
 impl<I> Instance<I> {
-    pub(super) fn new(agree: &Agree, ended: Vec<(i64, Status)>) -> Instance<I> {
+    pub(super) fn new(agree: &Agree, number: u64, ended: Vec<(i64, Status)>) -> Instance<I> {
         Instance {
             terms: agree.terms.clone(),
+            number,
             first: format!("'{}' on {}", agree.node, agree.device),
             come: Vec::new(),
             failure: None,

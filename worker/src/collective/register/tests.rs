@@ -5,6 +5,13 @@ use graph::{DeviceName, Shape, TaskName};
 
 type Groups = Register<u32, u32>;
 
+impl Caller for u32 {
+    /// Callers from 1000 on have gone.
+    fn has_gone(&self) -> bool {
+        *self >= 1000
+    }
+}
+
 fn join(task: u32, session: &str, group_size: usize) -> Join {
     let device = DeviceAttributes {
         name: DeviceName::new(&TaskName::new("worker", task), "CPU", 0),
@@ -241,4 +248,82 @@ fn a_late_member_is_named() {
     register.join(join(0, "s", 2), 2);
     register.agree(agree(1, terms(0, 6), false), 3);
     assert_eq!(register.who_is_missing((1, false), 9), "waits for /job:worker/replica:0/task:0/device:CPU:0");
+}
+
+#[test]
+fn rubbish_is_refused_by_name() {
+    let mut register = Groups::default();
+    let mut refused = |join: Join| match seen(register.join(join, 1)).pop() {
+        Some((1, Err(text))) => text,
+        other => panic!("{other:?}"),
+    };
+    assert!(refused(join(0, "s", 1 << 30)).contains("group 1 of 1073741824 members is larger"));
+    let mut long = join(0, "s", 2);
+    long.device.name.job = "x".repeat(10_000).into();
+    assert!(refused(long).contains("the name of a device has 100"));
+    let mut long = join(0, "s", 2);
+    long.device.physical_description = "x".repeat(1 << 20);
+    assert!(refused(long).contains("the description of a device has 1048576 bytes"));
+    complete(&mut register, 2);
+    let long = Agree { node: "n".repeat(1 << 20), ..agree(0, terms(0, 6), false) };
+    let refused = register.agree(long, 2);
+    assert!(
+        matches!(&refused[..], [(2, Err(s))] if s.message.contains("the name of a node has")),
+        "{refused:?}"
+    );
+    assert_eq!(register.agree(agree(0, terms(0, 6), false), 3), []);
+}
+
+#[test]
+fn groups_that_nobody_uses_are_dropped_when_there_are_too_many() {
+    let mut register = Groups::default();
+    let with_key = |group_key: i32, size: usize| {
+        let mut join = Join { group_key, ..join(0, "s", size) };
+        join.device.physical_description = "x".repeat(4000);
+        join
+    };
+    // A group for which a member waits, and one of which the caller has gone.
+    assert_eq!(seen(register.join(with_key(-1, 2), 1)), []);
+    assert_eq!(seen(register.join(with_key(-2, 2), 1000)), []);
+    let count = 3 * limits::MAX_HELD / 4000;
+    for key in 0..count as i32 {
+        assert_eq!(register.join(with_key(key, 1), 2).len(), 1, "group {key}");
+    }
+    assert!(register.groups.len() < limits::MAX_HELD / 4000);
+    let kept = [-1, -2, 0, count as i32 - 1].map(|key| register.groups.contains_key(&(key, false)));
+    assert_eq!(kept, [true, false, false, true]);
+    // A member of a dropped group learns that the group must meet anew.
+    let lost = register.agree(Agree { group_key: 0, ..agree(0, terms(0, 6), false) }, 3);
+    assert!(matches!(&lost[..], [(3, Err(s))] if s.code == Code::FailedPrecondition), "{lost:?}");
+    // Groups for which members wait are not dropped; then new ones are refused.
+    let mut refused = Vec::new();
+    for key in (0..count as i32).map(|key| -3 - key) {
+        refused = seen(register.join(with_key(key, 2), 4));
+        if !refused.is_empty() {
+            break;
+        }
+    }
+    assert!(matches!(&refused[..], [(4, Err(text))] if text.contains("use fewer group keys")), "{refused:?}");
+}
+
+#[test]
+fn endless_instance_keys_and_calls_take_no_endless_memory() {
+    let mut register = Groups::default();
+    complete(&mut register, 2);
+    let instance = |task, instance_key| Agree { instance_key, ..agree(task, terms(0, 6), false) };
+    // An instance for which a member waits is kept.
+    assert_eq!(register.agree(instance(0, -1), 1), []);
+    for key in 0..3 * limits::MAX_INSTANCES as i32 {
+        assert_eq!(register.agree(instance(0, key), 2), []);
+        assert_eq!(register.agree(instance(1, key), 3).len(), 2);
+    }
+    let instances = &register.groups[&(1, false)].instances;
+    assert!(instances.len() <= limits::MAX_INSTANCES && instances.contains_key(&-1));
+    // One member calls again and again: callers that have gone are forgotten, others are refused.
+    for _ in 0..10_000 {
+        assert_eq!(register.agree(instance(0, -1), 1000), []);
+    }
+    let refused = (0..10_000).find_map(|_| register.agree(instance(0, -1), 4).pop());
+    assert!(matches!(&refused, Some((4, Err(s))) if s.code == Code::ResourceExhausted), "{refused:?}");
+    assert!(register.groups[&(1, false)].instances[&-1].waiting.len() < 100);
 }

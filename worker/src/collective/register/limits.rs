@@ -1,0 +1,216 @@
+//! The limits of what a leader keeps for groups and instances, whose keys and names come from other tasks.
+
+use super::group::Group;
+use super::instance::Instance;
+use super::{Agree, Answers, Caller, GroupKey, Join, Register, Waiting};
+use graph::{Code, DeviceAttributes};
+use proto::Status;
+
+/// Largest number of members of a group. Each member is told all others, so a group of this size takes a gigabyte of
+/// answers.
+pub(super) const MAX_GROUP_SIZE: usize = 1 << 14;
+
+/// Largest length of the name of a device or node, and of the description of a device, bytes.
+pub(super) const MAX_NAME: usize = 4 << 10;
+
+/// Largest length of the text of an instance's functions, bytes: it has the ranks of all members of a communicator.
+pub(super) const MAX_FUNCTIONS: usize = 1 << 20;
+
+/// Number of bytes of all records, from which the groups that have not been used for the longest time are dropped.
+pub(super) const MAX_HELD: usize = 256 << 20;
+
+/// The part of [`MAX_HELD`] that is left when groups are dropped, so that not every call drops some.
+const LEFT: usize = MAX_HELD / 4 * 3;
+
+/// Number of instances of a group, from which the older half of those that are complete is dropped. Members remember
+/// half as many, and do not ask again for an instance that they remember.
+pub(super) const MAX_INSTANCES: usize = 1 << 16;
+
+/// Number of bytes that a group, an instance and a member of either take in addition to their texts.
+const RECORD: usize = 256;
+
+/// The number of callers that may wait for a group or an instance: this number, and [`CALLS_OF_MEMBER`] for each member.
+const MAX_WAITING: usize = 64;
+const CALLS_OF_MEMBER: usize = 4;
+
+impl Join {
+    /// Checks the sizes in the request.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the excess.
+    pub(super) fn check(&self) -> Result<(), Status> {
+        let Join { group_key, group_size, device, .. } = self;
+        if *group_size > MAX_GROUP_SIZE {
+            return Err(Status::invalid(format!(
+                "group {group_key} of {group_size} members is larger than the largest group, {MAX_GROUP_SIZE} members"
+            )));
+        }
+        check_length("name of a device", &device.name.to_string(), MAX_NAME)?;
+        check_length("description of a device", &device.physical_description, MAX_NAME)?;
+        check_length("name of a session", &self.session, MAX_NAME)
+    }
+
+    fn cost(&self) -> usize {
+        cost_of(&self.device) + self.session.len() + RECORD
+    }
+}
+
+impl Agree {
+    /// Checks the sizes in the request.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the excess.
+    pub(super) fn check(&self) -> Result<(), Status> {
+        check_length("name of a device", &self.device, MAX_NAME)?;
+        check_length("name of a node", &self.node, MAX_NAME)?;
+        check_length("functions of a collective", &self.terms.functions, MAX_FUNCTIONS)
+    }
+
+    fn cost(&self) -> usize {
+        2 * self.device.len() + self.node.len() + self.terms.functions.len() + 2 * RECORD
+    }
+}
+
+/// Checks the length of a text; errors call the text `what`.
+fn check_length(what: &str, text: &str, most: usize) -> Result<(), Status> {
+    match text.len() {
+        length if length > most => {
+            Err(Status::invalid(format!("the {what} has {length} bytes, more than {most}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn cost_of(device: &DeviceAttributes) -> usize {
+    device.name.to_string().len() + device.physical_description.len() + RECORD
+}
+
+impl<G: Caller, I: Caller> Register<G, I> {
+    /// Makes room for the records of a request to join.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if the groups for which callers wait take all the room.
+    pub(super) fn make_room_for_join(&mut self, join: &Join) -> Result<(), Status> {
+        self.make_room(join.key(), join.cost())
+    }
+
+    /// Makes room for the records of a member's terms, like [`Register::make_room_for_join`].
+    pub(super) fn make_room_for_agree(&mut self, agree: &Agree) -> Result<(), Status> {
+        self.make_room((agree.group_key, agree.is_communicator), agree.cost())
+    }
+
+    /// Makes room for `bytes` more of a group. Groups for which nobody waits are dropped, those first that have not been
+    /// used for the longest time; their members are told when they next ask.
+    fn make_room(&mut self, key: GroupKey, bytes: usize) -> Result<(), Status> {
+        self.calls += 1;
+        if self.held + bytes > MAX_HELD {
+            self.held = self.groups.values().map(Group::held).sum();
+        }
+        if self.held + bytes > MAX_HELD {
+            self.drop_unused(key);
+        }
+        if self.held + bytes > MAX_HELD {
+            let text = format!(
+                "the group leader holds {} bytes of records of groups and instances for which members wait, and takes \
+                 no more than {MAX_HELD}; use fewer group keys at once",
+                self.held
+            );
+            return Err(Status::new(Code::ResourceExhausted, text));
+        }
+        self.held += bytes;
+        Ok(())
+    }
+
+    /// Drops groups until [`LEFT`] bytes are left, but not the group `key`.
+    fn drop_unused(&mut self, key: GroupKey) {
+        let mut unused = Vec::new();
+        for (other, group) in &mut self.groups {
+            if *other != key && !group.is_awaited() {
+                unused.push((group.used, *other));
+            }
+        }
+        unused.sort_unstable();
+        for (_, key) in unused {
+            if self.held <= LEFT {
+                return;
+            }
+            let dropped = self.groups.remove(&key);
+            self.held -= dropped.map_or(0, |group| group.held());
+        }
+    }
+}
+
+impl<G: Caller, I: Caller> Group<G, I> {
+    /// Returns whether callers wait for the group or one of its instances; forgets those that have gone.
+    fn is_awaited(&mut self) -> bool {
+        forget_gone(&mut self.waiting);
+        self.instances.values_mut().for_each(|instance| forget_gone(&mut instance.waiting));
+        !self.waiting.is_empty() || self.instances.values().any(|instance| !instance.waiting.is_empty())
+    }
+
+    /// Drops the older half of the instances on which all have agreed, if there are [`MAX_INSTANCES`] and `key` is new.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if callers wait for all instances.
+    pub(super) fn make_room_for_instance(&mut self, key: i32) -> Result<(), Status> {
+        if self.instances.len() < MAX_INSTANCES || self.instances.contains_key(&key) {
+            return Ok(());
+        }
+        let is_over = |instance: &Instance<I>| instance.waiting.is_empty();
+        let over = self.instances.iter().filter(|(_, instance)| is_over(instance));
+        let mut over: Vec<(u64, i32)> = over.map(|(key, instance)| (instance.number, *key)).collect();
+        over.sort_unstable();
+        over.truncate(over.len().div_ceil(2));
+        if over.is_empty() {
+            let text = format!(
+                "members wait for {MAX_INSTANCES} instances of one group; the group leader takes no more"
+            );
+            return Err(Status::new(Code::ResourceExhausted, text));
+        }
+        for (_, key) in over {
+            self.instances.remove(&key);
+        }
+        Ok(())
+    }
+}
+
+impl<G, I> Group<G, I> {
+    /// Returns the number of bytes of the group's records.
+    fn held(&self) -> usize {
+        let members: usize =
+            self.joined.iter().map(|joined| cost_of(&joined.device) + joined.session.len()).sum();
+        RECORD + members + self.instances.values().map(Instance::held).sum::<usize>()
+    }
+}
+
+impl<I> Instance<I> {
+    fn held(&self) -> usize {
+        let come: usize = self.come.iter().map(|device| device.len() + RECORD).sum();
+        self.first.len() + self.terms.functions.len() + RECORD + come
+    }
+}
+
+fn forget_gone<W: Caller>(waiting: &mut Vec<Waiting<W>>) {
+    waiting.retain(|waiting| !waiting.caller.has_gone());
+}
+
+/// Adds a caller to those that wait for a group of `size` members or one of its instances.
+///
+/// # Errors
+/// The answer `ResourceExhausted`, if too many wait.
+pub(super) fn enqueue<W: Caller, T>(
+    waiting: &mut Vec<Waiting<W>>,
+    size: usize,
+    new: Waiting<W>,
+) -> Result<(), Answers<W, T>> {
+    let most = MAX_WAITING + CALLS_OF_MEMBER * size;
+    if waiting.len() >= most {
+        forget_gone(waiting);
+    }
+    if waiting.len() >= most {
+        let text = format!("{most} calls wait for a group of {size} members; the group leader takes no more");
+        return Err(vec![(new.caller, Err(Status::new(Code::ResourceExhausted, text)))]);
+    }
+    waiting.push(new);
+    Ok(())
+}
