@@ -390,6 +390,90 @@ fn a_member_that_does_not_come_is_named_at_the_deadline() -> Fallible {
 }
 
 #[test]
+fn calls_that_nobody_waits_for_end_at_the_timeout() -> Fallible {
+    let options = GroupOptions { timeout: Duration::from_millis(400), ..options(Transport::Auto) };
+    run(2, &options, |group| {
+        if group.rank() == 1 {
+            // The other member's call fails here too.
+            std::thread::sleep(Duration::from_secs(1));
+            assert!(group.barrier().is_err());
+            return group.send(Tensor::from(3i32), 0).map_err(Into::into);
+        }
+        let (sum, tensor) =
+            (group.start_all_reduce(Tensor::from(1.0f32), Reduction::SUM), group.start_recv(1));
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !(sum.is_done() && tensor.is_done()) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for (error, text) in [(sum.error(), "waits for rank 1"), (tensor.error(), "rank 1")] {
+            let error = error.ok_or("a call has not ended")?;
+            assert_eq!(error.code(), Code::DeadlineExceeded);
+            assert!(error.to_string().contains(text), "{error}");
+        }
+        assert!(Instant::now() < deadline);
+        // A longer deadline than the group's holds for the call whose thread waits for it.
+        let late = group.start_recv(1).wait_until(Instant::now() + Duration::from_secs(20))?;
+        assert_eq!(late.item::<i32>()?, 3);
+        Ok(())
+    })?;
+    Ok(())
+}
+
+#[test]
+fn a_sender_waits_until_the_receiver_has_received_earlier_tensors() -> Fallible {
+    const MEGABYTES: usize = 20;
+    let options = GroupOptions { timeout: Duration::from_millis(1500), ..options(Transport::Auto) };
+    run(2, &options, |group| {
+        let tensor = |i: usize| {
+            Ok::<_, Box<dyn Error + Send + Sync>>(Tensor::vector(&vec![i as u8; MEGABYTES << 20])?)
+        };
+        if group.rank() == 0 {
+            let sends = (0..6).map(|i| Ok(group.start_send(tensor(i)?, 1))).collect::<Fallible<Vec<_>>>()?;
+            std::thread::sleep(Duration::from_millis(300));
+            // Three tensors are in flight.
+            let done: Vec<bool> = sends.iter().map(Work::is_done).collect();
+            assert_eq!(done, [true, true, true, false, false, false]);
+            group.barrier()?;
+            sends.into_iter().try_for_each(Work::wait)?;
+            group.barrier()?;
+            // Nothing is received any more.
+            (0..3)
+                .try_for_each(|i| group.send(tensor(i)?, 1).map_err(Box::<dyn Error + Send + Sync>::from))?;
+            let error = group.send(tensor(3)?, 1).err().ok_or("the tensor was sent")?;
+            assert_eq!(error.code(), Code::DeadlineExceeded);
+            let text = error.to_string();
+            assert!(text.contains("send: rank 1 (") && text.contains("bytes that are in flight"), "{text}");
+        } else {
+            group.barrier()?;
+            for i in 0..6 {
+                assert_eq!(group.recv(0)?, tensor(i)?);
+            }
+            group.barrier()?;
+            std::thread::sleep(options.timeout * 2);
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+#[test]
+fn members_that_send_before_they_receive_do_not_wait_for_each_other() -> Fallible {
+    // More messages than a member accepts without a call that awaits them, and more bytes than may be in flight.
+    const MESSAGES: usize = 400;
+    run(2, &options(Transport::Auto), |group| {
+        let other = 1 - group.rank();
+        let tensor = Tensor::vector(&vec![1.0f32; 100_000])?;
+        let sends: Vec<Work<()>> = (0..MESSAGES).map(|_| group.start_send(tensor.clone(), other)).collect();
+        for _ in 0..MESSAGES {
+            assert_eq!(group.recv(other)?.num_elements(), 100_000);
+        }
+        sends.into_iter().try_for_each(Work::wait)?;
+        Ok(())
+    })?;
+    Ok(())
+}
+
+#[test]
 fn members_that_do_not_join_are_named() -> Fallible {
     let mut impatient = options(Transport::Auto);
     impatient.join_timeout = Duration::from_millis(300);

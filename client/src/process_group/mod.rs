@@ -28,7 +28,7 @@ const JOB: &str = "worker";
 /// The properties of process groups.
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
-    /// The time within which a call must end on this member.
+    /// The time within which a call must end on this member, also if nobody waits for it.
     pub timeout: Duration,
     /// The time within which all members of a group must come.
     pub join_timeout: Duration,
@@ -132,7 +132,7 @@ impl ProcessGroup {
         let earlier = process.count_group(&incarnations);
         let bytes: Vec<u8> = incarnations.iter().flat_map(|incarnation| incarnation.to_le_bytes()).collect();
         let id = combine(hash64(&bytes), hash64(&earlier.to_le_bytes())) & ID_MASK;
-        let group = Group::join(process.worker(), id as i64, &name, members)?;
+        let group = Group::join(process.worker(), id as i64, &name, members, options.timeout)?;
         let group = ProcessGroup { group, process: process.clone(), name, options, pace: Arc::default() };
         group.start_barrier().wait_until(deadline)?;
         Ok(group)
@@ -329,21 +329,19 @@ impl ProcessGroup {
     }
 
     /// Sends a tensor of any type and shape to another member, which receives the tensors of one sender in the order of
-    /// sending. Returns when the tensor is on its way.
+    /// sending. Returns when the tensor is on its way: at once, unless 64 MiB are in flight that the receiver has not
+    /// received; then it waits. A larger tensor travels alone.
     ///
     /// # Errors
-    /// `InvalidArgument` for a rank that is not another member's; `Unavailable` if the member is lost or has left.
+    /// `InvalidArgument` for a rank that is not another member's; `Unavailable` if the member is lost or has left;
+    /// `DeadlineExceeded`, naming the member, if the tensor has not left within the group's timeout.
     pub fn send(&self, tensor: Tensor, to: usize) -> Result<()> {
-        Ok(self.group.send(to, tensor)?)
+        self.start_send(tensor, to).wait()
     }
 
     /// Starts [`ProcessGroup::send`].
     pub fn start_send(&self, tensor: Tensor, to: usize) -> Work<()> {
-        self.begin(drop, |finish| {
-            self.group.send(to, tensor)?;
-            finish(Ok(Tensor::from(0i32)));
-            Ok(None)
-        })
+        self.begin(drop, |finish| self.group.send(to, tensor, finish))
     }
 
     /// Receives the next tensor that another member sends.
@@ -356,7 +354,7 @@ impl ProcessGroup {
 
     /// Starts [`ProcessGroup::recv`].
     pub fn start_recv(&self, from: usize) -> Work<Tensor> {
-        self.begin(|tensor| tensor, |finish| self.group.receive(from, finish).map(Some))
+        self.begin(|tensor| tensor, |finish| self.group.receive(from, finish))
     }
 
     fn start<T: Send + 'static>(
@@ -379,13 +377,13 @@ impl ProcessGroup {
         call: GroupCall,
         convert: impl FnOnce(Tensor) -> T + Send + 'static,
     ) -> Work<T> {
-        self.begin(convert, |finish| Ok(Some(self.group.start(call, finish))))
+        self.begin(convert, |finish| Ok(self.group.start(call, finish)))
     }
 
     fn begin<T: Send + 'static>(
         &self,
         convert: impl FnOnce(Tensor) -> T + Send + 'static,
-        start: impl FnOnce(worker::GroupFinish) -> Result<Option<GroupCallId>, Status>,
+        start: impl FnOnce(worker::GroupFinish) -> Result<GroupCallId, Status>,
     ) -> Work<T> {
         Work::start(&self.group, self.options.timeout, &self.pace, convert, start)
     }

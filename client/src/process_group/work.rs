@@ -19,7 +19,8 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The weight of one call in the average is 1 / `AVERAGED`.
 const AVERAGED: u64 = 8;
 
-/// A call of a process group that runs while the program goes on. Dropping it does not end the call.
+/// A call of a process group that runs while the program goes on. Dropping it does not end the call, which ends at the
+/// group's timeout at the latest.
 pub struct Work<T> {
     outcome: Arc<Outcome<T>>,
     /// `None` for a call that has ended before it began.
@@ -64,20 +65,19 @@ impl Pace {
 }
 
 impl<T: Send + 'static> Work<T> {
-    /// Starts a call: `start` gets the callback that ends the call, and returns the call's id, or `None` for a call
-    /// that has ended.
+    /// Starts a call: `start` gets the callback that ends the call, and returns the call's id.
     pub(super) fn start(
         group: &Arc<Group>,
         timeout: Duration,
         pace: &Arc<Pace>,
         convert: impl FnOnce(Tensor) -> T + Send + 'static,
-        start: impl FnOnce(GroupFinish) -> Result<Option<GroupCallId>, Status>,
+        start: impl FnOnce(GroupFinish) -> Result<GroupCallId, Status>,
     ) -> Work<T> {
         let work =
             Work { outcome: Arc::default(), call: None, start: Instant::now(), timeout, pace: pace.clone() };
         let finished = work.outcome.clone();
         match start(Box::new(move |result| finished.set(result.map(convert)))) {
-            Ok(call) => Work { call: call.map(|id| (group.clone(), id)), ..work },
+            Ok(id) => Work { call: Some((group.clone(), id)), ..work },
             Err(status) => {
                 work.outcome.set(Err(status));
                 work
@@ -103,9 +103,14 @@ impl<T: Send + 'static> Work<T> {
         self.wait_until(deadline)
     }
 
-    /// Waits like [`Work::wait`] until another deadline.
+    /// Waits like [`Work::wait`] until another deadline, which may be after the group's timeout.
     pub fn wait_until(self, deadline: Instant) -> Result<T> {
         let began = Instant::now();
+        if let Some((group, call)) = &self.call
+            && deadline > after(self.start, self.timeout)
+        {
+            group.set_deadline(*call, deadline);
+        }
         let polled = (began + self.pace.polled()).min(deadline);
         while !self.is_done() && Instant::now() < polled {
             std::thread::yield_now();

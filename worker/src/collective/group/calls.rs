@@ -7,6 +7,7 @@ use graph::{Code, DeviceAttributes, Tensor};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Number of ended calls whose descriptions are kept, to be compared with messages that come late.
 const MAX_ENDED: usize = 64;
@@ -33,6 +34,8 @@ struct Call<R> {
     claims: Vec<(usize, Arc<str>)>,
     failure: Option<Failure>,
     slots: Vec<Slot<R>>,
+    /// `None` until the call has begun on this member.
+    deadline: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -109,6 +112,19 @@ impl<R> Calls<R> {
             call.failure = conflict.or(late).map(|error| Failure { error, is_told: false });
         }
         (number, call.failure.as_ref().map(|failure| failure.error.clone()))
+    }
+
+    /// Sets the deadline of a call in progress.
+    pub(super) fn set_deadline(&mut self, number: u64, deadline: Instant) {
+        if let Some(call) = self.open.get_mut(&number) {
+            call.deadline = Some(deadline);
+        }
+    }
+
+    /// Returns the numbers of the calls in progress whose deadlines have passed.
+    pub(super) fn overdue(&self, now: Instant) -> Vec<u64> {
+        let is_overdue = |call: &Call<R>| call.deadline.is_some_and(|deadline| deadline <= now);
+        self.open.iter().filter(|(_, call)| is_overdue(call)).map(|(number, _)| *number).collect()
     }
 
     /// Accepts a member's description of a call, and elements if it has sent any.
@@ -277,7 +293,7 @@ impl<R> Calls<R> {
 
 impl<R> Default for Call<R> {
     fn default() -> Call<R> {
-        Call { description: None, claims: Vec::new(), failure: None, slots: Vec::new() }
+        Call { description: None, claims: Vec::new(), failure: None, slots: Vec::new(), deadline: None }
     }
 }
 

@@ -20,6 +20,7 @@ impl Group {
         let (number, failure) = {
             let mut state = self.state.lock();
             let (number, failure) = state.calls.begin(&description);
+            state.calls.set_deadline(number, self.deadline());
             (number, state.failure.clone().or(failure))
         };
         let own = self.clone();

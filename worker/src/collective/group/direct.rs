@@ -3,6 +3,7 @@
 
 use graph::Tensor;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
 
 /// The tensors from one member, and the receivers that wait for them.
 #[derive(Debug)]
@@ -13,12 +14,20 @@ pub(super) struct Direct<R> {
     arrived: BTreeMap<u64, Tensor>,
     /// In the order of the receives, each with its number.
     receivers: VecDeque<(u64, R)>,
+    /// The deadlines of the receives, in the order of their numbers.
+    deadlines: VecDeque<(u64, Instant)>,
     next_receive: u64,
 }
 
 impl<R> Default for Direct<R> {
     fn default() -> Direct<R> {
-        Direct { next: 0, arrived: BTreeMap::new(), receivers: VecDeque::new(), next_receive: 0 }
+        Direct {
+            next: 0,
+            arrived: BTreeMap::new(),
+            receivers: VecDeque::new(),
+            deadlines: VecDeque::new(),
+            next_receive: 0,
+        }
     }
 }
 
@@ -35,6 +44,22 @@ impl<R> Direct<R> {
         self.next_receive += 1;
         self.receivers.push_back((number, receiver));
         (number, self.pair())
+    }
+
+    /// Sets the deadline of a receive, unless it has ended.
+    pub(super) fn set_deadline(&mut self, number: u64, deadline: Instant) {
+        let first = self.receivers.front().map_or(self.next_receive, |(first, _)| *first);
+        self.deadlines.retain(|(other, _)| *other >= first && *other != number);
+        if number >= first {
+            self.deadlines.push_back((number, deadline));
+        }
+    }
+
+    /// Returns the numbers of the receives whose deadlines have passed.
+    pub(super) fn overdue(&self, now: Instant) -> Vec<u64> {
+        let is_open = |number: u64| self.receivers.iter().any(|(open, _)| *open == number);
+        let overdue = self.deadlines.iter().filter(|(number, deadline)| *deadline <= now && is_open(*number));
+        overdue.map(|(number, _)| *number).collect()
     }
 
     /// Removes the receiver of a receive that has not ended.

@@ -2,6 +2,7 @@
 
 use super::direct::Direct;
 use super::envelope::{Envelope, Kind};
+use super::sends::Sends;
 use super::{Group, GroupCallId, calls, member_name};
 use device::Error;
 use device::rendezvous::Rendezvous;
@@ -29,6 +30,20 @@ impl Group {
                 if let Some(finish) = receiver {
                     finish(Err(error.clone()));
                 }
+                error
+            }
+            GroupCallId::Send { peer, number } => {
+                let (sender, bytes) = {
+                    let sends = &mut self.state.lock().sends[peer];
+                    (sends.give_up(number), sends.in_flight())
+                };
+                let who = member_name(&self.members, peer);
+                let error = error(format!("send: {who} has not received {bytes} bytes that are in flight"));
+                if let Some(finish) = sender {
+                    finish(Err(error.clone()));
+                }
+                // Others may be small enough now.
+                self.send_waiting(peer);
                 error
             }
             GroupCallId::Collective(number) => {
@@ -76,7 +91,9 @@ impl Group {
         let (receivers, direct) = {
             let mut state = self.state.lock();
             state.streams[peer].has_left = true;
-            (state.calls.leave(peer), state.direct[peer].take_receivers())
+            let mut direct = state.direct[peer].take_receivers();
+            direct.extend(state.sends[peer].take_senders());
+            (state.calls.leave(peer), direct)
         };
         // A member whose connection has broken meanwhile needs no acknowledgement.
         let _ = self.post(peer, &Envelope::new(Kind::Acknowledged, 0), None);
@@ -112,7 +129,9 @@ impl Group {
         let (receivers, direct) = {
             let mut state = self.state.lock();
             let receivers = state.calls.fail_all(error);
-            (receivers, state.direct.iter_mut().flat_map(Direct::take_receivers).collect::<Vec<_>>())
+            let mut direct: Vec<_> = state.direct.iter_mut().flat_map(Direct::take_receivers).collect();
+            direct.extend(state.sends.iter_mut().flat_map(Sends::take_senders));
+            (receivers, direct)
         };
         receivers.into_iter().for_each(|receive| receive(Err(error.clone())));
         direct.into_iter().for_each(|finish| finish(Err(error.clone())));

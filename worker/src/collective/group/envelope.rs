@@ -49,6 +49,8 @@ pub(super) enum Kind {
     Leaving = 5,
     /// All messages of a member that leaves have arrived.
     Acknowledged = 6,
+    /// The program has received tensors outside collectives: `number` bytes since the group began, by their weights.
+    Taken = 7,
 }
 
 impl Envelope {

@@ -105,7 +105,7 @@ impl Group {
             (Kind::Probe, _) => self.handle_call(peer, number, &envelope.text, None),
             (Kind::Direct, Some(tensor)) => {
                 let pairs = self.state.lock().direct[peer].arrive(number, tensor);
-                pairs.into_iter().for_each(|(finish, tensor)| finish(Ok(tensor)));
+                self.pass(peer, pairs);
             }
             (Kind::Failure, _) => {
                 let error = Error::new(Code::from_number(envelope.code), envelope.text);
@@ -120,6 +120,10 @@ impl Group {
             (Kind::Acknowledged, _) => {
                 self.state.lock().streams[peer].has_acknowledged = true;
                 self.acknowledged.notify_all();
+            }
+            (Kind::Taken, _) => {
+                self.state.lock().sends[peer].set_taken(number);
+                self.send_waiting(peer);
             }
             (Kind::Unknown | Kind::Elements | Kind::Direct, _) => {
                 drop(self.lose(peer, &Error::internal("a message of the group is malformed")));

@@ -16,14 +16,17 @@ mod meeting;
 mod messaging;
 mod pairwise;
 mod request;
+mod sends;
 mod state;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use request::GroupCall;
 
 use self::calls::Calls;
 use self::direct::Direct;
+use self::sends::Sends;
 use self::state::{State, Stream};
 use crate::rendezvous::Remote;
 use crate::steps::StepRun;
@@ -35,7 +38,7 @@ use parking_lot::{Condvar, Mutex};
 use proto::Status;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Number of messages from a member that wait for calls of this member, beyond which no more are accepted until one of
 /// them is received or a call awaits a message of the member.
@@ -55,6 +58,11 @@ pub enum GroupCallId {
         peer: usize,
         number: u64,
     },
+    /// A tensor for `peer` that waits until `peer` has received earlier ones.
+    Send {
+        peer: usize,
+        number: u64,
+    },
 }
 
 /// One member's view of a group of processes.
@@ -69,6 +77,8 @@ pub struct Group {
     /// The names of the members' devices, by rank.
     devices: Vec<Arc<str>>,
     rank: usize,
+    /// The time within which calls must end, unless the program gives another deadline.
+    timeout: Duration,
     state: Mutex<State>,
     /// Notified when a member acknowledges that it has this member's messages, and when the group fails.
     acknowledged: Condvar,
@@ -76,7 +86,8 @@ pub struct Group {
 
 impl Group {
     /// Joins a group whose members are processes of the worker's cluster, one device each, in the order of their ranks.
-    /// All members use the same id, which no other group has. `name` names the group in messages.
+    /// All members use the same id, which no other group has. `name` names the group in messages. A call that has not
+    /// ended after `timeout` fails, also if the program does not wait for it.
     ///
     /// # Errors
     /// `InvalidArgument` if the worker is no member, `Aborted` if the id has been used before.
@@ -85,6 +96,7 @@ impl Group {
         id: i64,
         name: &str,
         members: Vec<DeviceAttributes>,
+        timeout: Duration,
     ) -> Result<Arc<Group>, Status> {
         let own_devices = worker.devices();
         let rank = members.iter().position(|member| own_devices.iter().any(|own| own.name == member.name));
@@ -101,6 +113,7 @@ impl Group {
         let state = State {
             calls: Calls::new(members.clone(), rank),
             direct: (0..size).map(|_| Direct::default()).collect(),
+            sends: (0..size).map(|_| Sends::default()).collect(),
             streams: (0..size).map(|_| Stream::default()).collect(),
             failure: None,
         };
@@ -112,6 +125,7 @@ impl Group {
             members,
             devices,
             rank,
+            timeout,
             state: Mutex::new(state),
             acknowledged: Condvar::new(),
         });
@@ -119,6 +133,7 @@ impl Group {
             drop(group.route(peer).and_then(|route| route.link_or_connect(&group.remote.link_table)));
             group.listen(peer);
         });
+        group.watch();
         Ok(group)
     }
 

@@ -3,6 +3,7 @@
 use super::calls::Calls;
 use super::direct::Direct;
 use super::envelope::Envelope;
+use super::sends::{Sends, Taken};
 use super::{Finish, MAX_UNTAKEN, member_name};
 use device::Error;
 use device::rendezvous::Receive;
@@ -13,6 +14,8 @@ pub(super) struct State {
     pub(super) calls: Calls<Receive>,
     /// By the sender's rank.
     pub(super) direct: Vec<Direct<Finish>>,
+    /// By the receiver's rank.
+    pub(super) sends: Vec<Sends<Finish>>,
     /// By the other member's rank.
     pub(super) streams: Vec<Stream>,
     /// The reason why no more messages are exchanged.
@@ -23,7 +26,8 @@ pub(super) struct State {
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     pub(super) sent: u64,
-    pub(super) sent_direct: u64,
+    /// What this member's program has received from the other one outside collectives.
+    pub(super) taken: Taken,
     pub(super) received: u64,
     pub(super) is_listening: bool,
     /// The message whose tensor is to follow.
@@ -44,7 +48,9 @@ impl State {
     /// received, and records that it is being received; `None` if none is to be received now.
     pub(super) fn begin_listening(&mut self, peer: usize) -> Option<(u64, bool)> {
         let untaken = self.calls.untaken(peer) + self.direct[peer].untaken();
-        let is_awaited = self.calls.awaits(peer) || self.direct[peer].is_awaited();
+        // A sender that waits needs the receiver's report, which may come after other messages.
+        let is_awaited =
+            self.calls.awaits(peer) || self.direct[peer].is_awaited() || self.sends[peer].are_waiting();
         let is_wanted = untaken < MAX_UNTAKEN || is_awaited || self.streams[peer].followed.is_some();
         let stream = &mut self.streams[peer];
         if stream.is_listening || stream.has_left || self.failure.is_some() || !is_wanted {

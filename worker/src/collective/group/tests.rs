@@ -2,9 +2,11 @@
 
 use super::calls::{Accepted, Awaited, Calls};
 use super::direct::Direct;
+use super::sends::{MAX_IN_FLIGHT, Sends, Taken};
 use device::Error;
 use graph::{Code, DeviceAttributes, DeviceName, Tensor};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 fn calls(rank: usize) -> Calls<&'static str> {
     let device = |task: u32| DeviceAttributes {
@@ -135,4 +137,54 @@ fn direct_tensors_are_received_in_the_order_of_sending() {
     direct.arrive(2, Tensor::from(12));
     assert_eq!((direct.untaken(), direct.give_up(number)), (1, None));
     assert_eq!(values(direct.receive("d").1), [("d", 12)]);
+}
+
+#[test]
+fn sends_wait_until_the_receiver_has_taken_earlier_tensors() {
+    let (mut sends, mut taken, deadline) = (Sends::default(), Taken::default(), Instant::now());
+    let megabytes = |count: usize| Tensor::vector(&vec![0u8; count << 20]).unwrap_or_else(|e| panic!("{e}"));
+    let large = (MAX_IN_FLIGHT >> 20) as usize + 6;
+    for (i, size) in [large, 1, 10].into_iter().enumerate() {
+        assert_eq!(sends.push(megabytes(size), i, deadline), i as u64);
+    }
+    // A tensor above the limit travels alone.
+    assert!(matches!(sends.pop(), Some((0, _, 0))));
+    assert!(sends.pop().is_none() && sends.are_waiting());
+    assert_eq!(sends.overdue(deadline), [1, 2]);
+    sends.set_deadline(2, deadline + Duration::from_secs(1));
+    assert_eq!(sends.overdue(deadline), [1]);
+    assert_eq!((sends.give_up(1), sends.give_up(1)), (Some(1), None));
+    sends.set_taken(taken.count(&megabytes(large)).unwrap_or(0));
+    assert_eq!(sends.in_flight(), 0);
+    // Numbers have no gap, although a tensor was given up.
+    assert!(matches!(sends.pop(), Some((1, _, 2))));
+    // A report beyond what was sent is not believed.
+    sends.set_taken(u64::MAX);
+    assert_eq!(sends.in_flight(), 0);
+    // Small tensors are reported together.
+    let small = Tensor::from(0i32);
+    let reports: Vec<u64> = (0..100_000).filter_map(|_| taken.count(&small)).collect();
+    assert!((1..10).contains(&reports.len()), "{}", reports.len());
+}
+
+#[test]
+fn deadlines_belong_to_calls_in_progress() {
+    let (mut calls, mut direct, now) = (calls(0), Direct::default(), Instant::now());
+    let barrier: Arc<str> = "barrier".into();
+    for number in 0..2 {
+        calls.begin(&barrier);
+        calls.set_deadline(number, now);
+        direct.receive(number);
+        direct.set_deadline(number, now);
+    }
+    let before = now.checked_sub(Duration::from_secs(1));
+    assert!(
+        before.is_some_and(|before| calls.overdue(before).is_empty() && direct.overdue(before).is_empty())
+    );
+    drop(calls.end(0, done()));
+    direct.arrive(0, Tensor::from(10));
+    assert_eq!((calls.overdue(now), direct.overdue(now)), (vec![1], vec![1]));
+    // A call that has begun on other members only has no deadline here.
+    calls.accept(2, 1, &barrier, elements(1));
+    assert_eq!(calls.overdue(now), [1]);
 }
