@@ -11,6 +11,8 @@ mod member;
 mod messages;
 mod register;
 mod schedule;
+#[cfg(test)]
+mod simulation;
 mod standing;
 
 pub(crate) use assembly::{request_of as assembly_request_of, response_of as assembly_response_of};

@@ -1,0 +1,191 @@
+//! A network without sockets: messages wait until the test delivers them, in an order that the test chooses.
+
+use super::super::register::{Agree, Caller, Join, Met};
+use device::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
+use device::{Error, LocalRendezvous};
+use graph::Code;
+use parking_lot::Mutex;
+use proto::Status;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A member's request to the leader in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) rank: usize,
+    pub(super) step_id: i64,
+}
+
+/// A caller that waits for the answer `T` of the leader. If it is dropped without an answer, it gets an error.
+pub(super) struct Asker<T> {
+    call: Call,
+    network: Arc<Network>,
+    wrap: fn(Call, Result<T, Status>) -> Message,
+    is_answered: bool,
+}
+
+impl<T> Asker<T> {
+    pub(super) fn new(
+        call: Call,
+        network: &Arc<Network>,
+        wrap: fn(Call, Result<T, Status>) -> Message,
+    ) -> Asker<T> {
+        Asker { call, network: network.clone(), wrap, is_answered: false }
+    }
+
+    pub(super) fn answer(mut self, answer: Result<T, Status>) {
+        self.is_answered = true;
+        self.network.post((self.wrap)(self.call, answer));
+    }
+}
+
+impl<T> Drop for Asker<T> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            let status = Status::new(Code::Aborted, "the session of a member of the group has ended");
+            self.network.post((self.wrap)(self.call, Err(status)));
+        }
+    }
+}
+
+impl<T> Caller for Asker<T> {
+    fn has_gone(&self) -> bool {
+        false
+    }
+}
+
+/// A message under way.
+pub(super) enum Message {
+    Join(Call, Join),
+    Joined(Call, Result<Met, Status>),
+    Agree(Call, Box<Agree>),
+    Agreed(Call, Result<Option<usize>, Status>),
+    /// The news for the leader that a step has failed.
+    Failed {
+        step_id: i64,
+        why: Status,
+    },
+    /// The news for a member that a step has failed on another one.
+    Cancelled {
+        to: usize,
+        step_id: i64,
+        why: Error,
+    },
+    Elements(Elements),
+    /// The end of a link, which names the member that has died.
+    Broken {
+        to: usize,
+        step_id: i64,
+        dead: usize,
+    },
+}
+
+/// Elements for a member in a step, and the number of hops after which it has what the sender knows.
+pub(super) struct Elements {
+    pub(super) step_id: i64,
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) key: Arc<str>,
+    pub(super) sent: Sent,
+    pub(super) hops: usize,
+}
+
+/// The messages of all steps that have not been delivered, and the number of hops after which each member has what it
+/// knows.
+#[derive(Default)]
+pub(super) struct Network {
+    messages: Mutex<Vec<Message>>,
+    hops: Vec<AtomicUsize>,
+}
+
+impl Network {
+    pub(super) fn new(size: usize) -> Arc<Network> {
+        Arc::new(Network {
+            messages: Mutex::default(),
+            hops: (0..size).map(|_| AtomicUsize::new(0)).collect(),
+        })
+    }
+
+    pub(super) fn post(&self, message: Message) {
+        self.messages.lock().push(message);
+    }
+
+    /// Removes the message that `choose` selects from the number of messages; `None` if there is none.
+    pub(super) fn take(&self, choose: impl FnOnce(usize) -> usize) -> Option<Message> {
+        let mut messages = self.messages.lock();
+        (!messages.is_empty()).then(|| {
+            let at = choose(messages.len());
+            messages.swap_remove(at)
+        })
+    }
+
+    /// Removes the first message that is not elements, else the first elements.
+    pub(super) fn take_in_order(&self) -> Option<Message> {
+        let mut messages = self.messages.lock();
+        let first = messages.iter().position(|message| !matches!(message, Message::Elements(_)));
+        (!messages.is_empty()).then(|| messages.remove(first.unwrap_or(0)))
+    }
+
+    /// Removes and returns the messages of which `choose` returns something.
+    pub(super) fn take_all<T>(&self, choose: impl Fn(&Message) -> Option<T>) -> Vec<T> {
+        let mut taken = Vec::new();
+        self.messages.lock().retain(|message| {
+            let chosen = choose(message);
+            let is_left = chosen.is_none();
+            taken.extend(chosen);
+            is_left
+        });
+        taken
+    }
+
+    /// Removes the messages for which `is_lost` returns true.
+    pub(super) fn lose(&self, mut is_lost: impl FnMut(&Message) -> bool) {
+        self.messages.lock().retain(|message| !is_lost(message));
+    }
+
+    /// Records that a member has received elements after a number of hops.
+    pub(super) fn arrive(&self, rank: usize, hops: usize) {
+        self.hops[rank].fetch_max(hops, Ordering::Relaxed);
+    }
+
+    /// Returns the largest number of hops after which a member has what it knows.
+    pub(super) fn hops(&self) -> usize {
+        self.hops.iter().map(|hops| hops.load(Ordering::Relaxed)).max().unwrap_or(0)
+    }
+}
+
+/// The rendezvous of one member in one step.
+pub(super) struct Port {
+    pub(super) step_id: i64,
+    pub(super) rank: usize,
+    pub(super) network: Arc<Network>,
+    /// The names of the members' devices, by rank.
+    pub(super) devices: Arc<[String]>,
+    pub(super) local: LocalRendezvous,
+}
+
+impl Rendezvous for Port {
+    fn send(&self, key: &Arc<RendezvousKey>, sent: Sent) -> device::Result<()> {
+        let to = self.devices.iter().position(|device| **device == *key.dst_device);
+        let to = to.ok_or_else(|| Error::internal(format!("{} is no member", key.dst_device)))?;
+        let hops = self.network.hops[self.rank].load(Ordering::Relaxed) + 1;
+        let (step_id, from, key) = (self.step_id, self.rank, key.text.clone());
+        self.network.post(Message::Elements(Elements { step_id, from, to, key, sent, hops }));
+        Ok(())
+    }
+
+    fn recv(&self, key: &Arc<RendezvousKey>, receive: Receive) {
+        self.local.recv(key, receive);
+    }
+
+    fn abort(&self, reason: Error) {
+        self.local.abort(reason);
+    }
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Port({} in step {})", self.rank, self.step_id)
+    }
+}
