@@ -1,6 +1,7 @@
 //! Tests of workers over real connections: steps, links and transfers of tensors.
 
 mod cluster;
+mod collectives;
 mod exchange;
 mod fusion;
 mod links;

@@ -3,7 +3,9 @@
 #![allow(dead_code, unreachable_pub)]
 
 use anabranch_worker as worker;
+use futures::future::BoxFuture;
 use graph::{DeviceAttributes, Graph, TaskName, Tensor};
+use parking_lot::Mutex;
 use placer::{DeviceSet, Names, PartitionOptions, Split, partition, placed_devices, rewrite_for_run};
 use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
 use proto::service::WorkerServiceClient;
@@ -14,8 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tonic::server::NamedService;
 use tonic::transport::Channel;
-use worker::{Worker, WorkerConfig};
+use worker::{Worker, WorkerConfig, WorkerRpc};
 
 pub type Test<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 pub type Client = WorkerServiceClient<Channel>;
@@ -33,7 +36,26 @@ pub fn soon() -> Option<Instant> {
 pub struct Task {
     pub worker: Arc<Worker>,
     pub address: String,
+    /// The paths of the calls that the worker has got.
+    pub calls: Arc<Mutex<Vec<String>>>,
     runtime: Option<Runtime>,
+}
+
+/// A worker's service, whose calls are recorded.
+struct Recorded {
+    service: WorkerRpc,
+    calls: Arc<Mutex<Vec<String>>>,
+}
+
+impl NamedService for Recorded {
+    const NAME: &'static str = WorkerRpc::NAME;
+}
+
+impl rpc::Service for Recorded {
+    fn call(&self, call: rpc::Call) -> BoxFuture<'static, rpc::Answer> {
+        self.calls.lock().push(call.path().to_owned());
+        rpc::Service::call(&self.service, call)
+    }
 }
 
 impl Task {
@@ -53,10 +75,12 @@ impl Task {
         let worker = make()?;
         listener.set_nonblocking(true)?;
         let incoming = channel::incoming(TcpListener::from_std(listener)?);
-        let services = rpc::Services::default().with(worker.service());
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let service = Recorded { service: worker.service(), calls: calls.clone() };
+        let services = rpc::Services::default().with(service);
         runtime.spawn(services.serve(incoming, std::future::pending()));
         drop(context);
-        Ok(Task { worker, address, runtime: Some(runtime) })
+        Ok(Task { worker, address, calls, runtime: Some(runtime) })
     }
 
     /// Returns the name of the task.
