@@ -64,7 +64,7 @@ pub struct ServeFlags {
     #[arg(long, default_value_t = worker::COLLECTIVE_TIMEOUT.as_secs_f64())]
     pub collective_timeout: f64,
 
-    /// Seconds after which a collective that waits is logged, with the members that have not come and what they do; it is
+    /// Seconds after which a collective that waits is logged, with the missing members and their actions; it is
     /// logged again whenever its time has doubled
     #[arg(long, default_value_t = worker::STALL_WARN.as_secs_f64())]
     pub stall_warn: f64,

@@ -43,7 +43,7 @@ pub struct ServerConfig {
     pub replica_address: Option<String>,
     /// The deadline of a collective whose node sets none.
     pub collective_timeout: Duration,
-    /// Time after which a collective that waits is logged, with what the missing members do.
+    /// Time after which a collective that waits is logged, with the actions of the missing members.
     pub stall_warn: Duration,
     /// The default options of sessions.
     pub session_config: pb::ConfigProto,

@@ -1,12 +1,12 @@
-//! What the nodes of a step do at the moment, for reports of steps that wait, and notes for the step's trace.
+//! The kernels of a step that run at the moment, for reports of steps that wait, and notes for the step's trace.
 
 use graph::Node;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, OnceLock};
 
-/// The asynchronous kernels of a step that have not ended, those of its function calls among them, and what kernels
-/// have noted about their work.
+/// The asynchronous kernels of a step that have not ended, those of its function calls among them, and the notes of
+/// kernels about their work.
 #[derive(Debug, Default)]
 pub struct Activity {
     /// By the address of the node.

@@ -188,7 +188,7 @@ pub struct StepCollectives {
     pub rendezvous: Arc<dyn Rendezvous>,
     /// The step's own cancellation.
     pub cancellation: Arc<Cancellation>,
-    /// What the step's nodes do.
+    /// The kernels of the step that run.
     pub activity: Arc<Activity>,
 }
 

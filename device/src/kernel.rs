@@ -241,7 +241,7 @@ pub struct Step {
     pub call: Option<Arc<Call>>,
     /// The collectives of the server that runs the step; `None` outside a server.
     pub collectives: Option<StepCollectives>,
-    /// What the step's nodes do; function calls of the step share it.
+    /// The kernels of the step that run; function calls of the step share it.
     pub activity: Arc<Activity>,
 }
 

@@ -1,4 +1,4 @@
-//! Collectives that wait: the log and the error say who has not come, and what that member does. Spans of collectives.
+//! Collectives that wait: the log and the error name the missing member and its action. Spans of collectives.
 
 use crate::support::Fallible;
 use crate::support::cluster::Cluster;

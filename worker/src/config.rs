@@ -47,8 +47,8 @@ pub struct WorkerConfig {
     pub collective_leader: Option<TaskName>,
     /// The deadline of a collective whose node sets none.
     pub collective_timeout: Duration,
-    /// Time after which a collective that waits is logged, with what the missing members do; it is logged again whenever
-    /// the time has doubled.
+    /// Time after which a collective that waits is logged, with the actions of the missing members; it is logged again
+    /// whenever the time has doubled.
     pub stall_warn: Duration,
     /// Makes the allocator return the calling thread's freed memory to the operating system. The worker calls
     /// it after the last graph was removed: on each compute thread, on one thread of the runtime's blocking

@@ -71,7 +71,7 @@ impl Answer {
         Answer::decode(bytes).ok()
     }
 
-    /// Returns what the leader knows of the group; `None` if the task does not lead it.
+    /// Returns the leader's knowledge of the group; `None` if the task does not lead it.
     pub(super) fn attendance(self) -> Option<Attendance> {
         let Answer { size, come, missing, .. } = self;
         let size = usize::try_from(size).ok().filter(|&size| size > 0)?;

@@ -68,7 +68,7 @@ impl Group {
         Ok(GroupCallId::Receive { peer: from, number })
     }
 
-    /// Passes tensors of a member to the program, and reports to the member what the program has received.
+    /// Passes tensors of a member to the program, and reports the received bytes to the member.
     pub(super) fn pass(&self, from: usize, pairs: Vec<(Finish, Tensor)>) {
         let mut report = None;
         for (finish, tensor) in pairs {

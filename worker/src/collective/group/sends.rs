@@ -9,7 +9,7 @@ use std::time::Instant;
 /// alone.
 pub(super) const MAX_IN_FLIGHT: u64 = 64 << 20;
 
-/// Number of bytes from which a receiver reports what its program has received. Fewer bytes in flight may be ones that were
+/// Number of bytes from which a receiver reports the bytes that its program has received. Fewer bytes in flight may be ones that were
 /// received and not reported, so they hold back no tensor.
 const REPORTED: u64 = 1 << 20;
 

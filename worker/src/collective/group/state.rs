@@ -26,7 +26,7 @@ pub(super) struct State {
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     pub(super) sent: u64,
-    /// What this member's program has received from the other one outside collectives.
+    /// The bytes that this member's program has received from the other one outside collectives.
     pub(super) taken: Taken,
     pub(super) received: u64,
     pub(super) is_listening: bool,

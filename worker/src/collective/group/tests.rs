@@ -158,7 +158,7 @@ fn sends_wait_until_the_receiver_has_taken_earlier_tensors() {
     assert_eq!(sends.in_flight(), 0);
     // Numbers have no gap, although a tensor was given up.
     assert!(matches!(sends.pop(), Some((1, _, 2))));
-    // A report beyond what was sent is not believed.
+    // A report of more bytes than were sent is not believed.
     sends.set_taken(u64::MAX);
     assert_eq!(sends.in_flight(), 0);
     // Small tensors are reported together.

@@ -25,7 +25,7 @@ pub(super) struct Running {
     timer: Mutex<Option<AbortHandle>>,
     /// The calls to the leader, which end with the collective: a later step may begin the instance anew.
     negotiation: Mutex<Option<AbortHandle>>,
-    /// What the members do that have not come, as far as it is known.
+    /// The actions of the members that have not come, as far as they are known.
     pub(super) doing: Mutex<String>,
     /// `None` until the members have agreed.
     pub(super) course: Mutex<Option<Arc<Course>>>,

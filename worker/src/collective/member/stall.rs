@@ -1,5 +1,5 @@
-//! The time limit of a collective, and reports of collectives that wait for long: who has not come, and what that
-//! member does.
+//! The time limit of a collective, and reports of collectives that wait for long: the missing members and their
+//! actions.
 
 use super::super::standing::{Answer, Question, standing};
 use super::SessionCollectives;
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest time before its deadline at which a collective asks for the last time what the missing members do.
+/// The longest time before its deadline at which a collective asks the missing members for the last time.
 const MAX_LEAD: Duration = Duration::from_millis(400);
 
 /// The part of a collective's time limit for which it waits for the answers to its last questions.
@@ -79,8 +79,8 @@ impl Stalls {
 }
 
 impl SessionCollectives {
-    /// Ends a collective with `DeadlineExceeded` after its time limit. While it waits, it is logged, with what the members
-    /// do that have not come.
+    /// Ends a collective with `DeadlineExceeded` after its time limit. While it waits, it is logged, with the actions of
+    /// the missing members.
     pub(super) fn watch(&self, step: &StepCollectives, request: &Request, run: &Arc<Running>) {
         let question = Question {
             step_id: step.id,
@@ -103,8 +103,8 @@ impl SessionCollectives {
         run.set_timer(timer.abort_handle());
     }
 
-    /// Logs a collective that waits, until the time `last` after its start. Then asks once more what the missing members
-    /// do, for the error.
+    /// Logs a collective that waits, until the time `last` after its start. Then asks the missing members once more,
+    /// for the error.
     async fn report(&self, stalled: Stalled, run: &Running, last: Duration) {
         let (mut at, mut number) = (self.stalls.warn_after, 0);
         while at < last {
@@ -122,7 +122,7 @@ impl SessionCollectives {
         *run.doing.lock() = self.observe(&stalled.question, run, limit).await.1;
     }
 
-    /// Says for which members a collective waits, and what these do. Members that do not answer within `limit` are named
+    /// Says for which members a collective waits, and their actions. Members that do not answer within `limit` are named
     /// so.
     async fn observe(&self, question: &Question, run: &Running, limit: Duration) -> (String, String) {
         let end = Instant::now() + limit;
@@ -147,7 +147,7 @@ impl SessionCollectives {
         (seen.who_has_joined(), doing)
     }
 
-    /// Returns what the leader knows of the group; `None` if the leader does not answer in time.
+    /// Returns the leader's knowledge of the group; `None` if the leader does not answer in time.
     async fn ask_leader(&self, question: &Question, end: Instant) -> Option<Attendance> {
         let leader = self.leader.as_ref()?;
         if *leader == self.task {
@@ -157,7 +157,7 @@ impl SessionCollectives {
         self.ask(leader, question, end).await.ok()??.attendance()
     }
 
-    /// Says what tasks do, after a separator and `prefix`; nothing if there are no tasks.
+    /// Says in which node tasks wait, after a separator and `prefix`; nothing if there are no tasks.
     async fn doings(
         &self,
         prefix: &str,
@@ -193,7 +193,7 @@ impl SessionCollectives {
         format!("; {prefix}{}", texts.join("; "))
     }
 
-    /// Says what a task does in the step of a question.
+    /// Says where a task stands in the step of a question.
     async fn doing(&self, task: &TaskName, question: &Question, end: Instant) -> String {
         if *task == self.task {
             return standing(&self.steps, question.step_id);

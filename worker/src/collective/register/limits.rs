@@ -1,4 +1,4 @@
-//! The limits of what a leader keeps for groups and instances, whose keys and names come from other tasks.
+//! The limits of a leader's records of groups and instances, whose keys and names come from other tasks.
 
 use super::group::Group;
 use super::instance::Instance;

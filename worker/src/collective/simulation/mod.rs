@@ -42,7 +42,7 @@ const MAX_STEPS: i64 = 6;
 /// Time without messages after which collectives reach their deadlines, after a member has died.
 const DEADLINE: Duration = Duration::from_millis(200);
 
-/// What goes wrong in the first step.
+/// The fault of the first step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
@@ -309,7 +309,7 @@ impl Simulation {
         step.outcomes.lock().clone()
     }
 
-    /// Ends a member: what it has sent may be lost, and the others learn that their links have broken.
+    /// Ends a member: its last messages may be lost, and the others learn that their links have broken.
     fn kill(&mut self, dead: usize) {
         self.dead = Some(dead);
         let random = &mut self.random;

@@ -81,7 +81,7 @@ pub(super) enum Message {
     },
 }
 
-/// Elements for a member in a step, and the number of hops after which it has what the sender knows.
+/// Elements for a member in a step, and the number of hops after which it has the sender's knowledge.
 pub(super) struct Elements {
     pub(super) step_id: i64,
     pub(super) from: usize,
@@ -91,8 +91,8 @@ pub(super) struct Elements {
     pub(super) hops: usize,
 }
 
-/// The messages of all steps that have not been delivered, and the number of hops after which each member has what it
-/// knows.
+/// The messages of all steps that have not been delivered, and the number of hops after which each member has its
+/// knowledge.
 #[derive(Default)]
 pub(super) struct Network {
     messages: Mutex<Vec<Message>>,
@@ -149,7 +149,7 @@ impl Network {
         self.hops[rank].fetch_max(hops, Ordering::Relaxed);
     }
 
-    /// Returns the largest number of hops after which a member has what it knows.
+    /// Returns the largest number of hops after which a member has its knowledge.
     pub(super) fn hops(&self) -> usize {
         self.hops.iter().map(|hops| hops.load(Ordering::Relaxed)).max().unwrap_or(0)
     }
