@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::kernel::LoopPosition;
 use crate::rendezvous::Rendezvous;
-use graph::{DType, Node, Shape, Tensor};
+use graph::{BucketPlace, DType, Node, Shape, Tensor};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,6 +120,8 @@ pub struct Request {
     /// The member's place in the group of a communicator; `None` if the keys are those of a group whose members are ranked
     /// by their names. The keys of communicators are apart from those of other groups.
     pub placed: Option<Placed>,
+    /// The node's place in a bucket; `None` if it is in none.
+    pub bucket: Option<BucketPlace>,
     /// The iteration of the loop in which the node runs; each iteration is a collective of its own.
     pub position: LoopPosition,
     /// The time within which the collective must end; `None` for the server's default.

@@ -4,6 +4,7 @@
 
 mod assemble;
 pub mod attr;
+mod bucket_place;
 pub mod builder;
 pub mod device;
 mod dot;
@@ -28,6 +29,7 @@ mod unavailable;
 
 pub use assemble::Edge;
 pub use attr::{AttrList, AttrValue, Attrs, FuncAttr};
+pub use bucket_place::BucketPlace;
 pub use builder::{Forward, Scope, WhileOptions};
 pub use device::{DeviceAttributes, DeviceName, DeviceSpec, TaskName};
 pub use dtype::{Bool8, DType, Element, PortType, REF_OFFSET};

@@ -10,7 +10,7 @@ use device::collective::{Merge, Operation, Reduction, Request};
 use device::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit, Step};
 use device::value::Value;
 use device::{Error, Result};
-use graph::{DType, Element, PartialShape, Shape, Tensor};
+use graph::{BucketPlace, DType, Element, PartialShape, Shape, Tensor};
 use half::{bf16, f16};
 use smallvec::smallvec;
 use std::time::Duration;
@@ -184,12 +184,12 @@ fn timeout(init: &KernelInit<'_>) -> Result<Option<Duration>> {
 }
 
 fn kernel(init: &KernelInit<'_>, operation: Operation, keys: KeySource, form: Form) -> Result<Kernel> {
-    let (dtype, timeout) = (init.output_type(0), timeout(init)?);
+    let (dtype, timeout, bucket) = (init.output_type(0), timeout(init)?, BucketPlace::of(init.node));
     Kernel::asynchronous(move |ctx| match request(&ctx, operation, keys, &form, dtype, timeout) {
         Err(error) => ctx.done(Err(error)),
         Ok(request) => {
             let AsyncContext { step, done, .. } = ctx;
-            start(&step, request, reply(done));
+            start(&step, Request { bucket, ..request }, reply(done));
         }
     })
 }
@@ -235,6 +235,7 @@ fn request(
         group_key: keys.group_key,
         instance_key: keys.instance_key,
         placed: None,
+        bucket: None,
         position: ctx.position,
         timeout,
     })

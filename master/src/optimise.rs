@@ -2,8 +2,8 @@
 
 use graph::ops::Evaluate;
 use graph::passes::{
-    FoldOptions, Simplification, SimplifyOptions, fold, merge, prune, remove_redundant_control_edges,
-    remove_unread_nodes, simplify,
+    FoldOptions, Simplification, SimplifyOptions, assign_buckets, fold, merge, prune,
+    remove_redundant_control_edges, remove_unread_nodes, simplify,
 };
 use graph::{Graph, NodeId, Role};
 use proto::{Rewrite, Rewrites, Status, pb};
@@ -12,12 +12,14 @@ use proto::{Rewrite, Rewrites, Status, pb};
 const MIN_NODES: usize = 4;
 
 /// Simplifies the graph, folds constants, and eliminates common subexpressions, unread nodes and unneeded
-/// control edges. Feeds, fetches and targets are kept. A rewrite that fails is skipped.
+/// control edges. Feeds, fetches and targets are kept. Then collectives are assigned to buckets; `declared` is the graph
+/// in which placeholders have their shapes. A rewrite that fails is skipped.
 ///
 /// # Errors
 /// The failure of a rewrite, if the options say that it is an error (`fail_on_optimizer_errors`).
 pub(crate) fn optimise(
     graph: Graph,
+    declared: &Graph,
     targets: &[String],
     config: &pb::ConfigProto,
     evaluator: &(dyn Evaluate + Send + Sync),
@@ -43,14 +45,25 @@ pub(crate) fn optimise(
         };
         graph = match rewritten {
             Ok(rewritten) => rewritten,
-            Err(error) if rewrites.fail_on_errors() => return Err(error.into()),
             Err(error) => {
-                tracing::warn!("{} failed, the step runs without it: {error}", pass.name);
+                skip(&rewrites, pass.name, error)?;
                 graph
             }
         };
     }
+    if rewrites.allow(Rewrite::Buckets) {
+        assign_buckets(&mut graph, declared).or_else(|error| skip(&rewrites, "bucketing", error))?;
+    }
     Ok(graph)
+}
+
+/// Logs the failure of a rewrite, or returns it if the options say that it is an error.
+fn skip(rewrites: &Rewrites, name: &str, error: graph::Error) -> Result<(), Status> {
+    if rewrites.fail_on_errors() {
+        return Err(error.into());
+    }
+    tracing::warn!("{name} failed, the step runs without it: {error}");
+    Ok(())
 }
 
 /// One rewrite in the sequence [`PASSES`].

@@ -80,6 +80,7 @@ const EFFECTIVE_SESSION_FIELDS: &[&str] = &[
     "graph_options.rewrite_options.min_graph_nodes",
     "graph_options.rewrite_options.optimizers",
     "graph_options.rewrite_options.remapping",
+    "graph_options.rewrite_options.scoped_allocator_optimization",
     "graph_options.rewrite_options.shape_optimization",
     "isolate_session_state",
     "log_device_placement",

@@ -203,7 +203,7 @@ fn split(request: &PlanRequest, requested: i64) -> Result<(Vec<Partition>, Optio
     let rewritten =
         rewrite_for_run(&connected, &step.feed, &step.fetch, &step.target, devices, cluster.client_index)
             .map_err(from_placer)?;
-    let optimised = optimise(rewritten, &step.target, config, &*context.evaluator)?;
+    let optimised = optimise(rewritten, &connected, &step.target, config, &*context.evaluator)?;
     let placement = placed_devices(&optimised, devices).map_err(from_placer)?;
     let options = PartitionOptions { devices, split: Split::Task, names: &cluster.names };
     let parts = partition(&optimised, &placement, &options).map_err(from_placer)?;

@@ -18,6 +18,8 @@ pub enum Rewrite {
     Dependencies,
     /// Fusion of several ops into one node.
     Fusion,
+    /// Assignment of collectives to buckets, which are exchanged as one.
+    Buckets,
 }
 
 impl Rewrite {
@@ -31,6 +33,7 @@ impl Rewrite {
             Rewrite::Shapes => &["shape", "shape_optimization"],
             Rewrite::Dependencies => &["dependency", "dependency_optimization"],
             Rewrite::Fusion => &["remap", "remapping"],
+            Rewrite::Buckets => &["scoped_allocator", "scoped_allocator_optimization"],
         }
     }
 
@@ -42,6 +45,8 @@ impl Rewrite {
             Rewrite::Shapes => config.shape_optimization,
             Rewrite::Dependencies => config.dependency_optimization,
             Rewrite::Fusion => config.remapping,
+            // TensorFlow's optimizer of this name joins collectives too.
+            Rewrite::Buckets => config.scoped_allocator_optimization,
             // Pruning has its own switch, which the list of optimizers does not override.
             Rewrite::Pruning => return false,
         };
@@ -97,7 +102,7 @@ impl Rewrites {
 mod tests {
     use super::*;
 
-    const ALL: [Rewrite; 7] = [
+    const ALL: [Rewrite; 8] = [
         Rewrite::ConstantFolding,
         Rewrite::CommonSubexpressions,
         Rewrite::Pruning,
@@ -105,6 +110,7 @@ mod tests {
         Rewrite::Shapes,
         Rewrite::Dependencies,
         Rewrite::Fusion,
+        Rewrite::Buckets,
     ];
 
     fn allowed(change: impl FnOnce(&mut pb::RewriterConfig, &mut pb::OptimizerOptions)) -> Vec<Rewrite> {
@@ -125,7 +131,10 @@ mod tests {
         assert_eq!(allowed(|_, _| {}), ALL);
         assert_eq!(allowed(|rewriter, _| rewriter.disable_meta_optimizer = true), []);
         assert_eq!(allowed(|_, optimizer| optimizer.opt_level = Level::L0 as i32), []);
-        assert_eq!(allowed(|rewriter, _| rewriter.remapping = Toggle::Off as i32), ALL[..6]);
+        let unfused = allowed(|rewriter, _| rewriter.remapping = Toggle::Off as i32);
+        assert_eq!(unfused, [&ALL[..6], &ALL[7..]].concat());
+        let apart = allowed(|rewriter, _| rewriter.scoped_allocator_optimization = Toggle::Off as i32);
+        assert_eq!(apart, ALL[..7]);
         let untied = allowed(|rewriter, _| {
             rewriter.arithmetic_optimization = Toggle::Off as i32;
             rewriter.shape_optimization = Toggle::Off as i32;

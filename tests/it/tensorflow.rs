@@ -96,6 +96,14 @@ fn collectives_between_our_servers_and_those_of_tensorflow_have_equal_bits() -> 
 }
 
 #[test]
+fn buckets_of_reductions_are_one_exchange_and_change_no_bits() -> Fallible {
+    let mut client = python::script("tests/tensorflow/bucketed_collectives.py")?;
+    let output = python::run(client.args(["--server", env!("CARGO_BIN_EXE_anabranch-worker")]))?;
+    assert_eq!(checks(&output), 8, "{output}");
+    Ok(())
+}
+
+#[test]
 fn a_failed_member_of_a_collective_is_named_at_once_in_all_sessions_and_may_come_again() -> Fallible {
     let mut client = python::script("tests/tensorflow/failed_collectives.py")?;
     let output = python::run(client.args(["--server", env!("CARGO_BIN_EXE_anabranch-worker")]))?;

@@ -5,7 +5,7 @@ use crate::transport::Route;
 use device::Pool;
 use executor::{Executor, fuse};
 use graph::passes::number_instances;
-use graph::{DeviceName, Graph, NodeId, RecvOrigin, Role};
+use graph::{BucketPlace, DeviceName, Graph, NodeId, RecvOrigin, Role};
 use parking_lot::Mutex;
 use placer::{DeviceSet, PartitionOptions, Split, partition, placed_devices};
 use proto::convert::{DefaultAttrs, graph_to_proto};
@@ -46,13 +46,15 @@ impl GraphPartition {
         Ok(GraphPartition { device, executor: Arc::new(executor.map_err(|e| crate::failure(&e))?), graph })
     }
 
-    /// Compiles the partition for partial runs, in which inputs may be fed after the run has begun. A
-    /// partition without feeds keeps its executor.
+    /// Compiles the partition for partial runs, in which inputs may be fed after the run has begun: collectives
+    /// do not wait for each other in buckets. A partition without feeds and buckets keeps its executor.
     fn for_partial_run(&self, session: &Session, pool: &Arc<Pool>) -> Result<GraphPartition, Status> {
         let (device, mut graph) = (self.device.clone(), self.graph.clone());
         let fed = self.graph.nodes().filter_map(|(id, node)| Some((id, RecvOrigin::of(node)?)));
         let fed: Vec<(NodeId, RecvOrigin<'_>)> = fed.filter(|(_, origin)| origin.is_fed).collect();
-        if fed.is_empty() {
+        let ids: Vec<NodeId> = graph.ids().collect();
+        let in_buckets = ids.iter().filter(|id| BucketPlace::remove(graph.node_mut(**id))).count();
+        if fed.is_empty() && in_buckets == 0 {
             return Ok(GraphPartition { device, executor: self.executor.clone(), graph });
         }
         for (id, origin) in fed {

@@ -183,9 +183,8 @@ impl WorkerService for Handler {
         let deadline = collective::deadline_of(&request);
         let agree = collective::agree_of(request)?;
         let instance_key = agree.instance_key;
-        let source = self.worker.leader.agree(agree, deadline).await?;
-        let source_rank = source.and_then(|rank| i32::try_from(rank).ok()).unwrap_or(-1);
-        Ok(Response::new(CompleteInstanceResponse { instance_key, source_rank }))
+        let agreement = self.worker.leader.agree(agree, deadline).await?;
+        Ok(collective::complete_instance_response(instance_key, agreement))
     }
 
     async fn get_step_sequence(

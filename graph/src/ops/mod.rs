@@ -207,6 +207,21 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     variable,
 };
 
+/// The families with ops that may wait for something other than their inputs.
+const WAITING: &[&str] = &[
+    "accumulator",
+    "barrier",
+    "collective",
+    "dataset_function",
+    "dataset_query",
+    "iterator",
+    "mutex",
+    "nccl",
+    "queue",
+    "reader",
+    "staging",
+];
+
 /// The definition of one op: a row of the op table. Signatures are written in the notation of [`spec`].
 #[derive(Clone, Copy)]
 pub struct OpDef {
@@ -324,11 +339,14 @@ pub struct Op {
     pub attrs: Vec<AttrSpec>,
     /// The op's index in the op table, which also indexes tables with one entry per op.
     pub index: usize,
+    /// True if nodes of the op may wait for something other than their inputs: a member of a group, an element of a queue
+    /// or dataset, a lock. All ops of a family with such ops have it.
+    pub may_wait: bool,
 }
 
 impl Op {
     /// Parses the signature of an op table row; the error says which part of the row is malformed.
-    fn parse(def: &'static OpDef, index: usize) -> Result<Op, String> {
+    fn parse(def: &'static OpDef, index: usize, may_wait: bool) -> Result<Op, String> {
         let attrs = def.attrs.iter().map(|a| spec::parse_attr(a)).collect::<Result<Vec<_>, _>>()?;
         let resolve = |text: &&'static str| -> Result<Arg, String> {
             let mut arg = spec::parse_arg(text)?;
@@ -347,6 +365,7 @@ impl Op {
             outputs: def.outputs.iter().map(resolve).collect::<Result<_, _>>()?,
             attrs,
             index,
+            may_wait,
         })
     }
 
@@ -489,11 +508,12 @@ struct Registry {
 fn registry() -> &'static Registry {
     static REGISTRY: OnceLock<Registry> = OnceLock::new();
     REGISTRY.get_or_init(|| {
-        let defs = FAMILIES.iter().flat_map(|(_, family)| family.iter());
+        let defs = FAMILIES.iter().flat_map(|(name, family)| family.iter().map(move |def| (*name, def)));
         let ops: Vec<Op> = defs
             .enumerate()
-            .map(|(index, def)| {
-                Op::parse(def, index).unwrap_or_else(|e| panic!("op table, {}: {e}", def.name))
+            .map(|(index, (family, def))| {
+                let op = Op::parse(def, index, WAITING.contains(&family));
+                op.unwrap_or_else(|e| panic!("op table, {}: {e}", def.name))
             })
             .collect();
         let by_name = ops.iter().map(|op| (op.name(), op.index)).collect();

@@ -2,6 +2,8 @@
 //! the graph. In debug builds each pass validates the structure of its result.
 
 mod ancestors;
+mod bucket;
+mod conditions;
 mod control_edges;
 mod fold;
 mod fuse;
@@ -17,6 +19,7 @@ mod simplify;
 mod unread;
 mod validate;
 
+pub use bucket::assign_buckets;
 pub use control_edges::remove_redundant_control_edges;
 pub use fold::{FoldOptions, fold};
 pub use fuse::{MAX_FUSED_OPS, fuse};

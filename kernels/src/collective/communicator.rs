@@ -195,6 +195,7 @@ impl Communicator {
             group_key: self.group_key,
             instance_key,
             placed: Some(placed),
+            bucket: None,
             position: ctx.position,
             timeout: self.timeout,
         }

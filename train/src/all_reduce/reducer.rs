@@ -238,3 +238,52 @@ fn padded_size(scope: &Scope, count: Output) -> (Output, Output) {
     let power = scope.sum(smaller, &[0], false);
     (scope.gather(powers, power, 0), power)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Average, Uneven, Wire};
+    use crate::{Initializer, Optimizer, Strategy, Tables, Variables};
+    use graph::passes::assign_buckets;
+    use graph::{BucketPlace, DType, Scope};
+
+    /// Adds a dense layer of `outputs` units.
+    fn layer(
+        scope: &Scope,
+        variables: &Variables,
+        x: graph::Output,
+        sizes: [usize; 2],
+        name: &str,
+    ) -> graph::Output {
+        let weights = Initializer::Constant(0.5);
+        let w = variables.get(&format!("{name}/w"), DType::Float, &sizes, &weights);
+        let b = variables.get(&format!("{name}/b"), DType::Float, &sizes[1..], &Initializer::Zeros);
+        scope.relu(scope.add(scope.matmul(x, w.value), b.value))
+    }
+
+    #[test]
+    fn the_gradients_of_a_model_are_in_one_bucket() -> Result<(), Box<dyn std::error::Error>> {
+        let scope = Scope::new();
+        let variables = Variables::new(&scope);
+        let (average, wire, uneven, tables) = (Average::Mean, Wire::F32, Uneven::Fail, Tables::Replicated);
+        let strategy = Strategy::AllReduce { worker: 0, workers: 2, least: 2, average, wire, uneven, tables };
+        let batch = scope.placeholder("x", DType::Float, [None, Some(8)]);
+        strategy.minimize(
+            &scope,
+            &variables,
+            &Optimizer::gradient_descent(0.1),
+            &[],
+            |scope, variables, _| {
+                let hidden = layer(scope, variables, batch, [8, 16], "hidden");
+                let output = layer(scope, variables, hidden, [16, 4], "output");
+                scope.mean(scope.square(output), &[0, 1], false)
+            },
+        )?;
+        let declared = scope.finish()?;
+        let mut graph = declared.clone();
+        assign_buckets(&mut graph, &declared)?;
+        let places: Vec<BucketPlace> = graph.nodes().filter_map(|(_, node)| BucketPlace::of(node)).collect();
+        let digest = places.first().ok_or("no bucket")?.digest;
+        assert!(places.len() == 4 && places.iter().all(|p| p.digest == digest && p.count == 4), "{places:?}");
+        Ok(())
+    }
+}

@@ -1,7 +1,7 @@
 //! The leader of groups: it answers when a group is complete and when an instance is agreed on, and gives out step ids.
 
 use super::assembly::Assemblies;
-use super::register::{Agree, Attendance, Caller, GroupKey, Join, Met, Register};
+use super::register::{Agree, Agreement, Attendance, Caller, GroupKey, Join, Met, Register};
 use crate::rendezvous::to_error;
 use crate::worker::Worker;
 use graph::{Code, DeviceAttributes, DeviceName, TaskName};
@@ -34,7 +34,7 @@ impl<T> Caller for Answering<T> {
 pub(crate) struct Leader {
     /// The assemblies of jobs whose workers come and go.
     pub(crate) assemblies: Arc<Assemblies>,
-    register: Mutex<Register<Answering<Met>, Answering<Option<usize>>>>,
+    register: Mutex<Register<Answering<Met>, Answering<Agreement>>>,
     /// By graph key.
     sequences: Mutex<FxHashMap<i64, Sequence>>,
     has_logged_default: Once,
@@ -85,17 +85,12 @@ impl Leader {
         wait(answer, deadline, || self.register.lock().who_has_joined(group)).await
     }
 
-    /// Records a member's terms of an instance, and waits until the instance can begin, at most until `deadline`. Returns
-    /// the rank of a broadcast's source.
+    /// Records a member's terms of an instance, and waits until the instance can begin, at most until `deadline`.
     ///
     /// # Errors
     /// `Internal` and `InvalidArgument` if members disagree; `FailedPrecondition` for a group that does not exist;
     /// `DeadlineExceeded` with the members that have not come.
-    pub(crate) async fn agree(
-        &self,
-        agree: Agree,
-        deadline: Option<Instant>,
-    ) -> Result<Option<usize>, Status> {
+    pub(crate) async fn agree(&self, agree: Agree, deadline: Option<Instant>) -> Result<Agreement, Status> {
         let (caller, answer) = oneshot::channel();
         let (group, instance_key) = ((agree.group_key, agree.is_communicator), agree.instance_key);
         let answers = self.register.lock().agree(agree, caller);

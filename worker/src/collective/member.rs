@@ -1,6 +1,7 @@
 //! The members in one session: they join groups and agree on instances at first use, and run collectives.
 
 mod assembling;
+mod bucket;
 mod leader_calls;
 mod running;
 mod span;
@@ -11,13 +12,14 @@ use super::buffer::BufferCalls;
 use super::claims::Claims;
 use super::course::{Course, ForeignMembers, Plan, Renew, transfer_key};
 use super::leader::Leader;
-use super::register::{Members, Met, Terms};
+use super::register::{Agreement, Members, Met, Terms};
 use super::schedule::{Member, Schedule};
 use crate::peers::Peers;
 use crate::rendezvous::to_error;
 use crate::steps::{StepState, Steps};
 use crate::transport::{LinkTable, Route};
 use crate::worker::Worker;
+use bucket::{Bucket, Buckets};
 use device::cancel::Registration;
 use device::collective::{AssemblyCall, Collectives, Finish, Operation, Placed, Request, StepCollectives};
 use device::rendezvous::Sent;
@@ -26,12 +28,12 @@ use graph::{Code, DeviceName, TaskName, Tensor, fingerprint};
 use parking_lot::Mutex;
 use proto::Status;
 use running::Running;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use span::span;
 use stall::Stalls;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
@@ -56,6 +58,10 @@ pub(crate) const RANK_KEY: &str = "anabranch-rank";
 /// The header field of CompleteInstance by which a member tells a leader of this implementation that the members agree
 /// anew on an instance, with the number of the iteration.
 pub(crate) const RENEWAL_KEY: &str = "anabranch-renewal";
+
+/// The header field of CompleteInstance by which a member tells a leader of this implementation the digest of the bucket
+/// in which it has the instance, and by which the leader answers that all members have it in the same.
+pub(crate) const BUCKET_KEY: &str = "anabranch-bucket";
 
 /// The header field of GetStatus by which a member asks whether a task's members are of this implementation, and by which
 /// such a task answers.
@@ -87,14 +93,17 @@ pub(crate) struct SessionCollectives {
     agreed: Mutex<Agreed>,
     claims: Arc<Claims>,
     stalls: Stalls,
+    buckets: Buckets,
+    has_logged_bucket: Once,
 }
 
 /// The groups and instances on which members of this task have agreed with their leader.
 #[derive(Debug, Default)]
 struct Agreed {
     groups: FxHashMap<GroupKey, Group>,
-    /// By the group and the instance's key, with the rank of a broadcast's source.
-    instances: FxHashMap<(GroupKey, i32), (Terms, Option<usize>)>,
+    instances: FxHashMap<(GroupKey, i32), Instance>,
+    /// The digests of buckets that other members do not have: their instances run one by one.
+    divided: FxHashSet<(GroupKey, i64)>,
     /// The routes to the tasks of the members of groups that several sessions share.
     routes: Vec<Arc<Route>>,
 }
@@ -113,12 +122,33 @@ impl Agreed {
     }
 }
 
+/// An instance on which the members have agreed.
+#[derive(Debug)]
+struct Instance {
+    terms: Terms,
+    /// The rank of a broadcast's source.
+    source: Option<usize>,
+    /// The digest of the bucket in which the members run the instance; `None` if they run it alone.
+    bucket: Option<i64>,
+    /// The step in which this member has sent the notice that it runs instances of the bucket otherwise.
+    noticed_in: Option<i64>,
+}
+
 /// The agreement of earlier steps on an instance.
 struct Known {
     group: Group,
     source: Option<usize>,
-    /// False if the member has other terms now, or is a broadcast's source now and was not, or the reverse.
+    /// The digest of the bucket in which the members run the instance.
+    bucket: Option<i64>,
+    /// False if the member has other terms now, has the instance in another bucket, or is a broadcast's source now and was
+    /// not, or the reverse.
     is_current: bool,
+}
+
+/// The name of an exchange in the keys of its transfers, and the callback for the notice of other terms.
+struct Exchange {
+    name: String,
+    renew: Option<Renew>,
 }
 
 /// A member of this task in a group: the group's key, whether the group is that of a communicator, and the device.
@@ -158,6 +188,8 @@ impl SessionCollectives {
             agreed: Mutex::default(),
             claims: Arc::default(),
             stalls: Stalls::new(worker.config.stall_warn),
+            buckets: Buckets::default(),
+            has_logged_bucket: Once::new(),
         })
     }
 
@@ -198,18 +230,35 @@ impl SessionCollectives {
         }
     }
 
+    /// Records, for the instances of a bucket, that this member sends the notice in a step that it runs them otherwise. Returns
+    /// whether it has not sent the notice in this step.
+    fn take_notice(&self, step_id: i64, request: &Request, digest: i64) -> bool {
+        let (mut agreed, key) = (self.agreed.lock(), group_key(request));
+        let of_bucket = agreed
+            .instances
+            .iter_mut()
+            .filter(|((group, _), instance)| *group == key && instance.bucket == Some(digest));
+        let mut is_first = true;
+        for (_, instance) in of_bucket {
+            is_first &= instance.noticed_in.replace(step_id) != Some(step_id);
+        }
+        is_first
+    }
+
     /// Returns the agreement of this member's earlier steps on the request's instance, if there is one.
     fn known(&self, request: &Request, terms: &Terms) -> Option<Known> {
         let agreed = self.agreed.lock();
         let key = group_key(request);
         let group = agreed.groups.get(&key).filter(|group| group.suits(request))?.clone();
         if request.operation == Operation::Join {
-            return Some(Known { group, source: None, is_current: true });
+            return Some(Known { group, source: None, bucket: None, is_current: true });
         }
-        let (known, source) = agreed.instances.get(&(key, request.instance_key))?;
+        let &Instance { terms: ref known, source, bucket, .. } =
+            agreed.instances.get(&(key, request.instance_key))?;
         let is_source = source.is_some_and(|rank| group.has_at(rank, request));
-        let is_current = known == terms && is_source == request.is_source();
-        Some(Known { group, source: *source, is_current })
+        let has_same_bucket = bucket == request.bucket.map(|place| place.digest);
+        let is_current = known == terms && is_source == request.is_source() && has_same_bucket;
+        Some(Known { group, source, bucket, is_current })
     }
 
     /// Joins the request's group and agrees on its instance.
@@ -220,7 +269,7 @@ impl SessionCollectives {
         step_id: i64,
         renewal: Option<u64>,
         deadline: Instant,
-    ) -> Result<(Group, Option<usize>), Status> {
+    ) -> Result<(Group, Agreement), Status> {
         let key = group_key(request);
         let known = self.agreed.lock().groups.get(&key).cloned();
         let group = match known.filter(|group| group.suits(request)) {
@@ -240,19 +289,21 @@ impl SessionCollectives {
             }
         };
         if request.operation == Operation::Join {
-            return Ok((group, None));
+            return Ok((group, Agreement::default()));
         }
-        let source = self.agree_on_instance(request, terms, step_id, renewal, deadline).await;
+        let agreement = self.agree_on_instance(request, terms, step_id, renewal, deadline).await;
         let mut agreed = self.agreed.lock();
-        if source.as_ref().is_err_and(|status| status.code == Code::FailedPrecondition) {
+        if agreement.as_ref().is_err_and(|status| status.code == Code::FailedPrecondition) {
             // The leader does not know the group, so the next step joins it anew.
             agreed.groups.remove(&key);
         }
-        let source = source?;
+        let agreement = agreement?;
         agreed.make_room();
-        agreed.instances.insert((key, request.instance_key), (terms.clone(), source));
+        let bucket = request.bucket.filter(|_| agreement.is_bucketed).map(|place| place.digest);
+        let instance = Instance { terms: terms.clone(), source: agreement.source, bucket, noticed_in: None };
+        agreed.instances.insert((key, request.instance_key), instance);
         drop(agreed);
-        Ok((group, source))
+        Ok((group, agreement))
     }
 
     /// Runs a collective whose members have agreed; `renewal` is set if they have agreed anew. Otherwise a notice that a
@@ -269,6 +320,28 @@ impl SessionCollectives {
         if request.operation == Operation::Join {
             return run.end(Ok(Tensor::from(0i32)));
         }
+        let mut name = name(&request, group.is_foreign.is_some());
+        let renew = match renewal {
+            None if group.is_foreign.is_none() => Some(self.renewing(step, &request, run)),
+            None => None,
+            Some(_) => {
+                name.push_str(":renewed");
+                None
+            }
+        };
+        self.exchange(step, request, group, source, run, Exchange { name, renew });
+    }
+
+    /// Exchanges elements with the other members of a group.
+    fn exchange(
+        &self,
+        step: &StepCollectives,
+        request: Request,
+        group: Group,
+        source: Option<usize>,
+        run: &Arc<Running>,
+        Exchange { name, renew }: Exchange,
+    ) {
         let Group { members, is_foreign } = group;
         let members = match request.placed.as_ref().and_then(Placed::subgroup) {
             Some(ranks) => ranks.iter().filter_map(|&rank| members.get(rank as usize).cloned()).collect(),
@@ -292,15 +365,6 @@ impl SessionCollectives {
             return run.end(Err(Error::unimplemented(text)));
         };
         step.activity.note(&request.node, || span(&schedule, &member, is_foreign.is_some()));
-        let mut name = name(&request, is_foreign.is_some());
-        let renew = match renewal {
-            None if is_foreign.is_none() => Some(self.renewing(step, &request, run)),
-            None => None,
-            Some(_) => {
-                name.push_str(":renewed");
-                None
-            }
-        };
         let foreign = is_foreign.map(|is_foreign| {
             let buffers = BufferCalls::new(step.id, self.peers.clone(), self.runtime.clone());
             ForeignMembers { is_foreign, buffers }
@@ -316,7 +380,8 @@ impl SessionCollectives {
             name,
             schedule,
         };
-        let finish = run.clone();
+        tracing::debug!("collective {} of {} members: {count} elements", plan.name, plan.members.len());
+        let (finish, is_first) = (run.clone(), renew.is_some());
         let course = Course::start(
             plan,
             request.input,
@@ -325,11 +390,7 @@ impl SessionCollectives {
             Box::new(move |output| finish.end(output)),
             renew,
         );
-        let mut latest = run.course.lock();
-        match renewal {
-            None => drop(latest.get_or_insert(course)),
-            Some(_) => *latest = Some(course),
-        }
+        run.follow(course, is_first);
     }
 
     /// Returns the callback by which a member that runs a collective agrees anew.
@@ -339,7 +400,7 @@ impl SessionCollectives {
         Box::new(move || {
             if let (Some(own), Some(run)) = (own.upgrade(), run.upgrade()) {
                 let renewal = Some(renewal(&request));
-                own.negotiate(step, request, run, renewal);
+                own.negotiate(step, request, run, renewal, None);
             }
         })
     }
@@ -351,19 +412,9 @@ impl Collectives for SessionCollectives {
             Ok(finish) => finish,
             Err((finish, error)) => return finish(Err(error)),
         };
-        let Some(run) = Running::start(step, &request, self.timeout_of(&request), finish) else { return };
-        let terms = Terms::of(&request);
-        self.watch(step, &request, &run);
-        match self.known(&request, &terms) {
-            Some(known) if known.is_current => {
-                self.run(step, request, known.group, known.source, &run, None);
-            }
-            Some(known) if known.group.is_foreign.is_none() => {
-                let renewal = Some(renewal(&request));
-                self.announce_change(step, &request, &known, &run);
-                self.negotiate(step.clone(), request, run, renewal);
-            }
-            _ => self.negotiate(step.clone(), request, run, None),
+        match request.bucket.filter(|_| request.group_size > 1) {
+            None => self.start_alone(step, request, finish),
+            Some(place) => self.start_in_bucket(step, request, place, finish),
         }
     }
 
@@ -377,15 +428,66 @@ impl SessionCollectives {
         request.timeout.unwrap_or(self.timeout)
     }
 
-    /// Agrees on the request's instance with its other members, and runs it. `renewal` is set if they agree anew.
-    fn negotiate(&self, step: StepCollectives, request: Request, run: Arc<Running>, renewal: Option<u64>) {
+    /// Takes part in a collective that is in no bucket, or in one that is divided.
+    fn start_alone(&self, step: &StepCollectives, request: Request, finish: Finish) {
+        let request = Request { bucket: None, ..request };
+        let timeout = self.timeout_of(&request);
+        let Some(run) = Running::of_request(step, &request, timeout, finish) else { return };
+        self.watch(step, &request, &run);
+        match self.known(&request, &Terms::of(&request)) {
+            Some(known) if known.is_current => {
+                self.run(step, request, known.group, known.source, &run, None);
+            }
+            known => self.agree_and_run(step, request, known, run, None),
+        }
+    }
+
+    /// Agrees on an instance whose terms are not those of earlier steps, `known`, and runs it; in a bucket if `place` is set
+    /// and all members have the same.
+    fn agree_and_run(
+        &self,
+        step: &StepCollectives,
+        request: Request,
+        known: Option<Known>,
+        run: Arc<Running>,
+        place: Option<(Arc<Bucket>, usize)>,
+    ) {
+        let mut renewed = None;
+        if let Some(known) = known.filter(|known| known.group.is_foreign.is_none()) {
+            renewed = Some(renewal(&request));
+            self.announce_change(step, &request, &known, &run);
+        }
+        self.negotiate(step.clone(), request, run, renewed, place);
+    }
+
+    /// Agrees on the request's instance with its other members, and runs it. `renewal` is set if they agree anew. `place` is
+    /// the bucket in which the members run the instance if all have the same, and the number of the instance in it.
+    fn negotiate(
+        &self,
+        step: StepCollectives,
+        request: Request,
+        run: Arc<Running>,
+        renewal: Option<u64>,
+        place: Option<(Arc<Bucket>, usize)>,
+    ) {
         let Some(own) = self.this.upgrade() else { return };
         let deadline = Instant::now() + self.timeout_of(&request);
         let ending = run.clone();
         let negotiation = self.runtime.spawn(async move {
             let terms = Terms::of(&request);
             match own.agree(&request, &terms, step.id, renewal, deadline).await {
-                Ok((group, source)) => own.run(&step, request, group, source, &run, renewal),
+                Ok((group, agreement)) => match place {
+                    Some((bucket, index)) if agreement.is_bucketed => {
+                        own.gather(&step, &bucket, index, group);
+                    }
+                    place => {
+                        if let Some((bucket, _)) = place {
+                            own.divide(&bucket, &request);
+                        }
+                        let request = Request { bucket: None, ..request };
+                        own.run(&step, request, group, agreement.source, &run, renewal);
+                    }
+                },
                 Err(status) if status.code == Code::DeadlineExceeded => run.expire(&status.message),
                 Err(status) => run.end(Err(to_error(status))),
             }
@@ -397,7 +499,12 @@ impl SessionCollectives {
     /// transfers. A member that receives the notice agrees anew too. The source of a broadcast receives nothing: if it goes
     /// on under the terms of before, its elements tell.
     fn announce_change(&self, step: &StepCollectives, request: &Request, known: &Known, run: &Arc<Running>) {
-        let (name, members) = (name(request, false), &known.group.members);
+        let name = match known.bucket {
+            Some(digest) if !self.take_notice(step.id, request, digest) => return,
+            Some(digest) => bucket::name(request.group_key, digest),
+            None => name(request, false),
+        };
+        let members = &known.group.members;
         let own = members.iter().position(|member| member.name == *request.device.name());
         let Some(own) = own else { return };
         for (_, member) in members.iter().enumerate().filter(|(rank, _)| *rank != own) {

@@ -1,7 +1,7 @@
 //! Conversions between the leader's requests and the messages of TensorFlow's protocol.
 
-use super::member::{RANK_KEY, RENEWAL_KEY, SESSION_KEY, SHARED_KEY, STEP_KEY, TIMEOUT_KEY};
-use super::register::{Agree, Join, Met, Terms};
+use super::member::{BUCKET_KEY, RANK_KEY, RENEWAL_KEY, SESSION_KEY, SHARED_KEY, STEP_KEY, TIMEOUT_KEY};
+use super::register::{Agree, Agreement, Join, Met, Terms};
 use proto::convert::{device_from_proto, devices_to_proto, shape_from_proto};
 use proto::{Status, pb};
 use std::collections::BTreeSet;
@@ -72,6 +72,7 @@ pub(crate) fn agree_of(call: tonic::Request<pb::CompleteInstanceRequest>) -> Res
     let step_id = step_id_of(&call);
     let renewal = call.metadata().get(RENEWAL_KEY).and_then(|number| number.to_str().ok()?.parse().ok());
     let is_communicator = call.metadata().contains_key(RANK_KEY);
+    let bucket = call.metadata().get(BUCKET_KEY).and_then(|digest| digest.to_str().ok()?.parse().ok());
     let message = call.into_inner();
     let (node, functions) = message.name.split_once(": ").unwrap_or((&message.name, ""));
     // TensorFlow writes `ReduceV2(Add,Id)` for some ops and `Reduce(Add,Id)` for others.
@@ -91,5 +92,19 @@ pub(crate) fn agree_of(call: tonic::Request<pb::CompleteInstanceRequest>) -> Res
         is_source: message.is_source,
         step_id,
         renewal,
+        bucket,
     })
+}
+
+/// Returns the answer to CompleteInstance.
+pub(crate) fn complete_instance_response(
+    instance_key: i32,
+    agreement: Agreement,
+) -> tonic::Response<pb::CompleteInstanceResponse> {
+    let source_rank = agreement.source.and_then(|rank| i32::try_from(rank).ok()).unwrap_or(-1);
+    let mut response = tonic::Response::new(pb::CompleteInstanceResponse { instance_key, source_rank });
+    if agreement.is_bucketed {
+        response.metadata_mut().insert(BUCKET_KEY, MetadataValue::from_static("1"));
+    }
+    response
 }

@@ -21,5 +21,7 @@ pub(crate) use course::COLLECTIVE_EDGE;
 pub use group::{Group, GroupCall, GroupCallId, GroupFinish};
 pub(crate) use leader::{Leader, end_sequence};
 pub(crate) use member::{COLLECTIVES_KEY, SessionCollectives};
-pub(crate) use messages::{agree_of, complete_group_response, deadline_of, join_of};
+pub(crate) use messages::{
+    agree_of, complete_group_response, complete_instance_response, deadline_of, join_of,
+};
 pub(crate) use standing::answer_standing;

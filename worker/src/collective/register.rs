@@ -9,7 +9,7 @@ mod requests;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use requests::{Agree, BROADCAST, GroupKey, Join, Members, Met, Terms};
+pub(crate) use requests::{Agree, Agreement, BROADCAST, GroupKey, Join, Members, Met, Terms};
 
 use graph::{Code, DeviceAttributes};
 use group::{Group, Joined, ranked};
@@ -126,7 +126,7 @@ impl<G: Caller, I: Caller> Register<G, I> {
     /// Records a member's terms of an instance. The members are answered when all have come, those of a broadcast with the
     /// rank of its source. Terms that differ fail all members, also those that come later. A member that comes again
     /// after a failure begins the instance anew.
-    pub(crate) fn agree(&mut self, agree: Agree, caller: I) -> Answers<I, Option<usize>> {
+    pub(crate) fn agree(&mut self, agree: Agree, caller: I) -> Answers<I, Agreement> {
         if let Some(failure) = self.failure_of(agree.step_id) {
             return vec![(caller, Err(failure))];
         }
@@ -177,8 +177,8 @@ impl<G: Caller, I: Caller> Register<G, I> {
             answers.extend(refused);
             return answers;
         }
-        if !instance.come.contains(&agree.device) {
-            instance.come.push(agree.device);
+        if !instance.has_come(&agree.device) {
+            instance.come.push((agree.device, agree.bucket));
         }
         let is_complete = instance.come.len() == members.len();
         if instance.failure.is_none()
@@ -191,7 +191,7 @@ impl<G: Caller, I: Caller> Register<G, I> {
         }
         let answer = match (&instance.failure, is_complete) {
             (Some(status), _) => Err(status.clone()),
-            (None, true) => Ok(instance.source),
+            (None, true) => Ok(instance.agreement()),
             (None, false) => return answers,
         };
         answers.extend(instance.waiting.drain(..).map(|w| (w.caller, answer.clone())));
@@ -247,10 +247,10 @@ impl<G: Caller, I: Caller> Register<G, I> {
         let group = self.groups.get(&group)?;
         let come = group.joined.iter().map(|joined| joined.device.name.to_string()).collect();
         let instance = instance_key.and_then(|key| group.instances.get(&key));
-        let at_instance = instance.map_or(&[][..], |instance| &instance.come);
+        let has_come = |name: &String| instance.is_some_and(|instance| instance.has_come(name));
         let members = group.members.iter().flat_map(|members| members.iter());
         let missing = members.map(|member| member.name.to_string());
-        let missing = missing.filter(|name| !at_instance.contains(name)).collect();
+        let missing = missing.filter(|name| !has_come(name)).collect();
         Some(Attendance { size: group.size, come, missing })
     }
 

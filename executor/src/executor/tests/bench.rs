@@ -50,6 +50,7 @@ pub(super) fn op(
             attr("value", AttrKind::Int),
         ],
         index: 0,
+        may_wait: false,
     }))
 }
 

@@ -2,10 +2,10 @@
 
 use super::terms::kind;
 use super::{
-    COLLECTIVES_KEY, RANK_KEY, RENEWAL_KEY, SESSION_KEY, SHARED_KEY, STEP_KEY, SessionCollectives,
-    TIMEOUT_KEY,
+    BUCKET_KEY, COLLECTIVES_KEY, RANK_KEY, RENEWAL_KEY, SESSION_KEY, SHARED_KEY, STEP_KEY,
+    SessionCollectives, TIMEOUT_KEY,
 };
-use crate::collective::register::{Agree, Join, Members, Met, Terms};
+use crate::collective::register::{Agree, Agreement, Join, Members, Met, Terms};
 use device::collective::Request;
 use graph::{Code, TaskName};
 use proto::channel::RetryPolicy;
@@ -108,10 +108,11 @@ impl SessionCollectives {
         step_id: i64,
         renewal: Option<u64>,
         deadline: Instant,
-    ) -> Result<Option<usize>, Status> {
+    ) -> Result<Agreement, Status> {
         let leader = self.leader_task()?;
         let device = request.device.name().to_string();
         let is_source = request.is_source();
+        let bucket = request.bucket.map(|place| place.digest);
         if *leader == self.task {
             let agree = Agree {
                 group_key: request.group_key,
@@ -123,6 +124,7 @@ impl SessionCollectives {
                 is_source,
                 step_id,
                 renewal,
+                bucket,
             };
             return self.own.agree(agree, Some(deadline)).await;
         }
@@ -147,11 +149,14 @@ impl SessionCollectives {
                 if let Some(number) = renewal {
                     call.metadata_mut().insert(RENEWAL_KEY, number.into());
                 }
+                if let Some(digest) = bucket {
+                    call.metadata_mut().insert(BUCKET_KEY, digest.into());
+                }
                 async move { WorkerServiceClient::new(channel).complete_instance(call).await }
             })
-            .await?
-            .into_inner();
-        Ok(usize::try_from(answer.source_rank).ok())
+            .await?;
+        let is_bucketed = answer.metadata().contains_key(BUCKET_KEY);
+        Ok(Agreement { source: usize::try_from(answer.into_inner().source_rank).ok(), is_bucketed })
     }
 
     pub(super) fn leader_task(&self) -> Result<&TaskName, Status> {

@@ -32,18 +32,27 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Begins a collective, which ends when the step is cancelled; `None` if the step has been cancelled.
-    pub(super) fn start(
+    /// Begins the collective of a request.
+    pub(super) fn of_request(
         step: &StepCollectives,
         request: &Request,
         timeout: Duration,
         finish: Finish,
     ) -> Option<Arc<Running>> {
         let Request { node, group_key, group_size, instance_key, .. } = request;
-        let op = node.op.name();
         let keys = format!("group {group_key} of {group_size}, instance {instance_key}");
+        Running::start(step, format!("{} '{}' ({keys})", node.op.name(), node.name), timeout, finish)
+    }
+
+    /// Begins a collective, which ends when the step is cancelled; `None` if the step has been cancelled.
+    pub(super) fn start(
+        step: &StepCollectives,
+        name: String,
+        timeout: Duration,
+        finish: Finish,
+    ) -> Option<Arc<Running>> {
         let run = Arc::new(Running {
-            name: format!("{op} '{}' ({keys})", node.name),
+            name,
             timeout,
             finish: Mutex::new(Some(finish)),
             cancellation: step.cancellation.clone(),
@@ -90,6 +99,15 @@ impl Running {
         self.end(Err(Error::new(Code::DeadlineExceeded, text)));
     }
 
+    /// Records the course of the collective. One that `is_first` may have been renewed, and replaced, while it started.
+    pub(super) fn follow(&self, course: Arc<Course>, is_first: bool) {
+        let mut latest = self.course.lock();
+        match is_first {
+            true => drop(latest.get_or_insert(course)),
+            false => *latest = Some(course),
+        }
+    }
+
     /// Ends calls to the leader when the collective ends, at once if it has ended.
     pub(super) fn abort_at_end(&self, calls: AbortHandle) {
         *self.negotiation.lock() = Some(calls);
@@ -102,19 +120,25 @@ impl Running {
 
     /// Ends the collective, unless it has ended.
     pub(super) fn end(&self, output: device::Result<Tensor>) {
-        let finish = self.finish.lock().take();
-        let Some(finish) = finish else { return };
-        if let Some(registration) = self.on_cancel.lock().take() {
-            self.cancellation.deregister(registration);
-        }
-        let calls = [self.timer.lock().take(), self.negotiation.lock().take()];
-        calls.into_iter().flatten().for_each(|call| call.abort());
+        let Some(finish) = self.release() else { return };
         // A course that has not ended still refers to this object, and may wait for members of TensorFlow.
         let course = self.course.lock().take();
         if let (Some(course), Err(error)) = (course, &output) {
             course.fail(error.clone());
         }
         finish(output);
+    }
+
+    /// Stops waiting for the collective's end, without ending it. Returns the callback for its output; `None` if it has
+    /// ended.
+    pub(super) fn release(&self) -> Option<Finish> {
+        let finish = self.finish.lock().take()?;
+        if let Some(registration) = self.on_cancel.lock().take() {
+            self.cancellation.deregister(registration);
+        }
+        let calls = [self.timer.lock().take(), self.negotiation.lock().take()];
+        calls.into_iter().flatten().for_each(|call| call.abort());
+        Some(finish)
     }
 }
 

@@ -1,6 +1,6 @@
 //! One instance of a group: the terms of the first member, and the members that have come.
 
-use super::{Agree, Terms, Waiting};
+use super::{Agree, Agreement, Terms, Waiting};
 use graph::Code;
 use proto::Status;
 
@@ -15,8 +15,8 @@ pub(super) struct Instance<I> {
     pub(super) number: u64,
     /// The node and device of the first member, for messages.
     pub(super) first: String,
-    /// The devices of the members that have come.
-    pub(super) come: Vec<String>,
+    /// The devices of the members that have come, each with the digest of its bucket.
+    pub(super) come: Vec<(String, Option<i64>)>,
     pub(super) failure: Option<Status>,
     /// The step of the first member.
     pub(super) step_id: i64,
@@ -44,6 +44,17 @@ impl<I> Instance<I> {
         }
     }
 
+    pub(super) fn has_come(&self, device: &str) -> bool {
+        self.come.iter().any(|(come, _)| come == device)
+    }
+
+    /// Returns the agreement of all members.
+    pub(super) fn agreement(&self) -> Agreement {
+        let first = self.come.first().and_then(|(_, bucket)| *bucket);
+        let is_bucketed = first.is_some() && self.come.iter().all(|(_, bucket)| *bucket == first);
+        Agreement { source: self.source, is_bucketed }
+    }
+
     /// Returns the error of a step that ended before all its members came; `None` for other steps.
     pub(super) fn end_of(&self, step_id: i64) -> Option<Status> {
         self.ended.iter().find(|(ended, _)| *ended == step_id).map(|(_, status)| status.clone())
@@ -68,8 +79,10 @@ impl<I> Instance<I> {
         let is_other_step = self.step_id != agree.step_id;
         let is_left = is_other_step && self.step_id != 0 && agree.step_id != 0 && self.come.len() < members;
         let is_renewal = agree.renewal.is_some() && (is_other_step || self.renewal != agree.renewal);
-        let has_other_terms = self.terms != agree.terms;
-        let has_come = self.come.contains(&agree.device);
+        let has_other_bucket =
+            self.come.iter().any(|(device, bucket)| *device == agree.device && *bucket != agree.bucket);
+        let has_other_terms = self.terms != agree.terms || has_other_bucket;
+        let has_come = self.has_come(&agree.device);
         (has_failed && is_other_step)
             || is_left
             || is_renewal

@@ -185,7 +185,7 @@ impl<G, I> Group<G, I> {
 
 impl<I> Instance<I> {
     fn held(&self) -> usize {
-        let come: usize = self.come.iter().map(|device| device.len() + RECORD).sum();
+        let come: usize = self.come.iter().map(|(device, _)| device.len() + RECORD).sum();
         self.first.len() + self.terms.functions.len() + RECORD + come
     }
 }

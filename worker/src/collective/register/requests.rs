@@ -46,6 +46,15 @@ pub(crate) struct Terms {
     pub(crate) functions: String,
 }
 
+/// The answer to a member's request to agree on an instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Agreement {
+    /// The rank of a broadcast's source.
+    pub(crate) source: Option<usize>,
+    /// True if all members have the instance in a bucket of one digest.
+    pub(crate) is_bucketed: bool,
+}
+
 /// A member's request to agree on an instance.
 #[derive(Clone, Debug)]
 pub(crate) struct Agree {
@@ -61,6 +70,8 @@ pub(crate) struct Agree {
     pub(crate) step_id: i64,
     /// Set if the members agree anew on an instance: a number of the iteration within the step, the same for all.
     pub(crate) renewal: Option<u64>,
+    /// The digest of the bucket in which the member has the instance.
+    pub(crate) bucket: Option<i64>,
 }
 
 /// The kind of a broadcast in TensorFlow's protocol.

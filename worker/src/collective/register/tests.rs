@@ -33,7 +33,13 @@ fn agree(task: u32, terms: Terms, is_source: bool) -> Agree {
         is_source,
         step_id: 1,
         renewal: None,
+        bucket: None,
     }
+}
+
+/// Returns the answer of an agreement without a bucket.
+fn agreed(source: Option<usize>) -> Result<Agreement, Status> {
+    Ok(Agreement { source, is_bucketed: false })
 }
 
 fn terms(kind: i32, elements: usize) -> Terms {
@@ -132,7 +138,7 @@ fn members_of_a_reduction_must_agree_on_their_terms() {
     for task in 0..2 {
         assert_eq!(register.agree(agree(task, terms(0, 5), false), task), []);
     }
-    let all = [(0, Ok(None)), (1, Ok(None)), (2, Ok(None))];
+    let all = [(0, agreed(None)), (1, agreed(None)), (2, agreed(None))];
     assert_eq!(register.agree(agree(2, terms(0, 5), false), 2), all);
     let functions = |functions: &str| Terms { functions: functions.into(), ..terms(0, 5) };
     assert_eq!(register.agree(agree(1, functions("Add,Id"), false), 4), []);
@@ -147,7 +153,7 @@ fn members_of_a_reduction_must_agree_on_their_terms() {
 fn members_agree_anew_when_the_terms_of_one_have_changed() {
     let mut register = Groups::default();
     complete(&mut register, 2);
-    let agreed = |answers: &Answers<u32, Option<usize>>| answers.iter().all(|(_, r)| r.is_ok());
+    let all_agree = |answers: &Answers<u32, Agreement>| answers.iter().all(|(_, r)| r.is_ok());
     register.agree(agree(0, terms(0, 6), false), 0);
     assert_eq!(register.agree(agree(1, terms(0, 6), false), 1).len(), 2);
     // Member 1 has learnt that the terms of member 0 have changed, and comes first, with the terms of before.
@@ -162,7 +168,7 @@ fn members_agree_anew_when_the_terms_of_one_have_changed() {
     // In the next iteration both have changed.
     assert_eq!(register.agree(renewed(1, 7, 1), 4), []);
     let answers = register.agree(renewed(0, 7, 1), 5);
-    assert!(answers.len() == 2 && agreed(&answers), "{answers:?}");
+    assert!(answers.len() == 2 && all_agree(&answers), "{answers:?}");
 }
 
 #[test]
@@ -176,7 +182,10 @@ fn a_late_member_of_a_failed_step_does_not_disturb_the_next() {
     let late = register.agree(in_step(2, 6, 1), 3);
     assert!(matches!(&late[..], [(3, Err(s))] if s.message.contains("Shape mismatch")), "{late:?}");
     assert_eq!(register.agree(in_step(1, 4, 2), 4), []);
-    assert_eq!(register.agree(in_step(2, 4, 2), 5), [(2, Ok(None)), (4, Ok(None)), (5, Ok(None))]);
+    assert_eq!(
+        register.agree(in_step(2, 4, 2), 5),
+        [(2, agreed(None)), (4, agreed(None)), (5, agreed(None))]
+    );
     // A member that waits for the others of a step learns that one of them runs the next.
     let other = |task, step_id| Agree { instance_key: 8, ..in_step(task, 4, step_id) };
     assert_eq!(register.agree(other(0, 3), 6), []);
@@ -190,7 +199,7 @@ fn members_of_a_broadcast_learn_its_only_source() {
     complete(&mut register, 3);
     assert_eq!(register.agree(agree(0, terms(BROADCAST, 4), false), 0), []);
     assert_eq!(register.agree(agree(2, terms(BROADCAST, 4), true), 1), []);
-    let all = [(0, Ok(Some(2))), (1, Ok(Some(2))), (2, Ok(Some(2)))];
+    let all = [(0, agreed(Some(2))), (1, agreed(Some(2))), (2, agreed(Some(2)))];
     assert_eq!(register.agree(agree(1, terms(BROADCAST, 4), false), 2), all);
     let second = register.agree(agree(1, terms(BROADCAST, 4), true), 3);
     let text = "already has source 2, received second claim from 1";
@@ -326,4 +335,24 @@ fn endless_instance_keys_and_calls_take_no_endless_memory() {
     let refused = (0..10_000).find_map(|_| register.agree(instance(0, -1), 4).pop());
     assert!(matches!(&refused, Some((4, Err(s))) if s.code == Code::ResourceExhausted), "{refused:?}");
     assert!(register.groups[&(1, false)].instances[&-1].waiting.len() < 100);
+}
+
+#[test]
+fn members_run_an_instance_in_a_bucket_if_all_have_the_same() {
+    let mut register = Groups::default();
+    complete(&mut register, 2);
+    let of = |task, bucket, step_id| Agree { bucket, step_id, ..agree(task, terms(0, 6), false) };
+    let all =
+        |is_bucketed| [0, 1].map(|caller| (caller, Ok(Agreement { source: None, is_bucketed }))).to_vec();
+    let mut meet = |buckets: [Option<i64>; 2], step_id| {
+        assert_eq!(register.agree(of(0, buckets[0], step_id), 0), []);
+        register.agree(of(1, buckets[1], step_id), 1)
+    };
+    assert_eq!(meet([Some(5), Some(5)], 1), all(true));
+    // A member that comes with another bucket begins the instance anew.
+    assert_eq!(meet([Some(6), Some(5)], 2), all(false));
+    assert_eq!(meet([None, Some(5)], 3), all(false));
+    assert_eq!(meet([Some(7), Some(7)], 4), all(true));
+    // A member that has forgotten is answered from what was agreed.
+    assert_eq!(register.agree(of(1, Some(7), 5), 1), all(true)[1..]);
 }

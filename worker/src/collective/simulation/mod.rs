@@ -8,7 +8,7 @@
 mod network;
 
 use super::course::{Course, Plan};
-use super::register::{Agree, BROADCAST, Join, Met, Register, Terms};
+use super::register::{Agree, Agreement, BROADCAST, Join, Met, Register, Terms};
 use super::schedule::{Member, Schedule};
 use crate::rendezvous::to_error;
 use device::collective::{Merge, Operation, Reduction};
@@ -85,7 +85,7 @@ struct Simulation {
     case: Case,
     random: StdRng,
     network: Arc<Network>,
-    register: Register<Asker<Met>, Asker<Option<usize>>>,
+    register: Register<Asker<Met>, Asker<Agreement>>,
     pool: Arc<Pool>,
     inputs: Vec<Tensor>,
     /// The incarnation of each member, which is also its session's number.
@@ -240,6 +240,7 @@ impl Simulation {
             is_source: is_broadcast && rank == self.case.root,
             step_id,
             renewal: None,
+            bucket: None,
         };
         Message::Agree(call, Box::new(agree))
     }

@@ -1,6 +1,6 @@
 //! A network without sockets: messages wait until the test delivers them, in an order that the test chooses.
 
-use super::super::register::{Agree, Caller, Join, Met};
+use super::super::register::{Agree, Agreement, Caller, Join, Met};
 use device::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
 use device::{Error, LocalRendezvous};
 use graph::Code;
@@ -60,7 +60,7 @@ pub(super) enum Message {
     Join(Call, Join),
     Joined(Call, Result<Met, Status>),
     Agree(Call, Box<Agree>),
-    Agreed(Call, Result<Option<usize>, Status>),
+    Agreed(Call, Result<Agreement, Status>),
     /// The news for the leader that a step has failed.
     Failed {
         step_id: i64,
