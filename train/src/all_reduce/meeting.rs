@@ -1,12 +1,13 @@
 //! The meeting of an epoch's workers when they have opened their sessions: they compare their global steps, and the most
 //! advanced worker, of several the one with the lowest index, sends its variables to the others. No file is needed. If
-//! no worker has values, the chief initialises or restores its own, and the workers meet again.
+//! no worker has values of one step, the chief initialises or restores its own, and the workers meet again.
 //!
 //! A meeting is one step of each worker. The workers gather their positions; the sender is known only then, so each
 //! worker has the nodes of both roles in the branches of a condition, and the sender's rank is part of the instance
 //! keys. The values are assigned once all have arrived. Meetings have a graph key of their own, so that the ids of their
 //! steps are never those of a training step in progress.
 
+use super::mark::TornMark;
 use super::membership::Membership;
 use super::{AllReduceJob, carrier, with_type};
 use crate::error::Result;
@@ -20,6 +21,8 @@ use proto::pb;
 const NOWHERE: i64 = -1;
 /// The position of a chief that cannot give its variables values.
 const LOST: i64 = -2;
+/// The position of a worker whose variables are not all of one step.
+const TORN: i64 = -3;
 /// The time in seconds for which a meeting waits for workers that have come to the assembly.
 const PATIENCE: f32 = 5.0;
 /// The graph key of the meeting before the first epoch: that of a graph whose instance keys are inputs is another number.
@@ -30,7 +33,10 @@ const GRAPH_KEY: i64 = 1;
 pub(crate) enum Position {
     /// The global step of a worker whose variables all have values of that step.
     At(i64),
-    /// A worker without values of one step.
+    /// The global step of a worker whose variables have values, but not all of that step: an update or a transfer was cut
+    /// short.
+    Torn(i64),
+    /// A worker that lacks values.
     Nowhere,
     /// A chief that can neither initialise nor restore the variables.
     Lost,
@@ -41,8 +47,10 @@ pub(crate) enum Position {
 pub(crate) enum Meet {
     /// All workers have the variables of the most advanced worker.
     Done,
-    /// No worker has values.
+    /// No worker has values of one step.
     NoValues,
+    /// No worker has values of one step, and the chief has none to give; some workers are torn.
+    Torn,
     /// No worker has values, and the chief has none to give.
     Lost,
 }
@@ -63,6 +71,7 @@ pub(super) struct Meeting {
 /// The transfer of all variables from one worker to the others.
 struct Transfer<'a> {
     variables: &'a [Variable],
+    mark: &'a TornMark,
     group: CollectiveGroup,
     /// The instance key of the first variable's transfer from rank 0.
     first: i32,
@@ -82,6 +91,7 @@ impl Meeting {
         host: &Scope,
         variables: &Variables,
         group: CollectiveGroup,
+        mark: &TornMark,
     ) -> graph::Result<Meeting> {
         let scope = host.name_scope("meeting");
         let all: Vec<Variable> =
@@ -108,6 +118,7 @@ impl Meeting {
             sender,
             is_sender: scope.equal(sender, rank),
             variables: &all,
+            mark,
         };
         let has_sender = scope.greater(most, scope.constant(NOWHERE));
         let done = scope.cond(
@@ -141,9 +152,21 @@ impl Meeting {
 }
 
 impl Position {
+    /// Returns the position of a worker when no other worker and no checkpoint has values of one step: torn variables
+    /// count as those of their global step, so the job goes on from them.
+    pub(crate) fn in_want_of_others(self, worker: usize) -> Position {
+        let Position::Torn(step) = self else { return self };
+        tracing::warn!(
+            "an update of worker {worker} was cut short, and no worker and no checkpoint has variables of one step: \
+             training goes on from step {step}, some of whose variables already have the next update"
+        );
+        Position::At(step)
+    }
+
     fn number(self) -> i64 {
         match self {
             Position::At(step) => step,
+            Position::Torn(_) => TORN,
             Position::Nowhere => NOWHERE,
             Position::Lost => LOST,
         }
@@ -154,8 +177,9 @@ impl Meet {
     fn of(positions: &[i64]) -> Meet {
         match positions {
             positions if positions.iter().any(|&position| position > NOWHERE) => Meet::Done,
-            positions if positions.contains(&LOST) => Meet::Lost,
-            _ => Meet::NoValues,
+            positions if !positions.contains(&LOST) => Meet::NoValues,
+            positions if positions.contains(&TORN) => Meet::Torn,
+            _ => Meet::Lost,
         }
     }
 }
@@ -164,13 +188,26 @@ impl Transfer<'_> {
     /// Adds the nodes that give this worker the sender's values. Returns a `bool` that is there when all are assigned.
     fn add(&self, scope: &Scope) -> Output {
         let values = scope.cond(self.is_sender, |branch| self.send(branch), |branch| self.receive(branch));
-        let arrived: Vec<NodeId> = values.iter().map(|value| value.node).collect();
+        let mut ready: Vec<NodeId> = values.iter().map(|value| value.node).collect();
+        ready.push(self.begin(scope, &ready));
         let assign = |(variable, &value): (&Variable, &Output)| {
-            let beside = scope.colocate_with(variable.handle.node).control(&arrived);
+            let beside = scope.colocate_with(variable.handle.node).control(&ready);
             beside.assign_variable(variable.handle, with_type(&beside, value, variable.dtype))
         };
         let assigned: Vec<NodeId> = self.variables.iter().zip(&values).map(assign).collect();
-        scope.control(&assigned).constant(true)
+        let ended = self.mark.clear(&scope.control(&assigned));
+        scope.control(&[ended]).constant(true)
+    }
+
+    /// Adds the node that marks a receiver's variables as torn once all values have arrived. The sender's keep their
+    /// values.
+    fn begin(&self, scope: &Scope, arrived: &[NodeId]) -> NodeId {
+        let tear = |branch: &Scope| {
+            let torn = self.mark.set(&branch.control(arrived));
+            vec![branch.control(&[torn]).constant(true)]
+        };
+        let begun = scope.cond(self.is_sender, |branch| vec![branch.constant(false)], tear);
+        scope.group(&begun.iter().map(|output| output.node).collect::<Vec<_>>())
     }
 
     fn send(&self, scope: &Scope) -> Vec<Output> {

@@ -7,6 +7,7 @@
 //! the same in the graphs of all workers.
 
 mod input;
+mod mark;
 mod meeting;
 mod membership;
 mod reducer;
@@ -24,7 +25,8 @@ use crate::session::Coordinator;
 use crate::training::UpdateRule;
 use crate::variables::{Variable, Variables};
 use client::Session;
-use graph::{DType, NodeId, Output, Scope, Tensor};
+use graph::{Bool8, DType, NodeId, Output, Scope, Tensor};
+use mark::TornMark;
 use meeting::Meeting;
 use membership::AssemblyNodes;
 use reducer::Reducer;
@@ -91,9 +93,21 @@ pub struct AllReduceReplica {
     pub workers: usize,
     assembly: AssemblyNodes,
     meeting: Meeting,
+    /// True if this worker's variables are torn, a scalar `bool`.
+    is_torn: Output,
     shared: SharedParts,
+    /// The nodes that run before and after all variables get new values.
+    replacement: Replacement,
     /// The number of workers that had a batch in the step, a scalar `float`; `None` if all must have one.
     total_weight: Option<Output>,
+}
+
+/// The nodes that run before and after a replacement of all values of a worker's variables and of the parts on parameter
+/// servers.
+#[derive(Clone, Debug)]
+struct Replacement {
+    begin: Vec<NodeId>,
+    end: Vec<NodeId>,
 }
 
 impl AllReduceJob {
@@ -158,11 +172,17 @@ impl AllReduceJob {
         } else {
             reducer.wait_for_all(&[&[arrived], &owned[..]].concat())
         };
+        let mark = TornMark::build(variables);
+        let apply = |scope: &Scope| {
+            let marked = mark.set(&scope.name_scope("update").control(&[ready]));
+            let updated = rule.apply(&scope.control(&[marked]), variables, &reduced);
+            mark.clear(&scope.control(&[updated]))
+        };
         let train = match has_any {
-            None => rule.apply(&scope.control(&[ready]), variables, &reduced),
+            None => apply(scope),
             Some(has_any) => {
                 let update = |branch: &Scope| {
-                    let updated = rule.apply(&branch.control(&[ready]), variables, &reduced);
+                    let updated = apply(branch);
                     vec![branch.control(&[updated]).constant(true)]
                 };
                 let updated = scope.cond(has_any, update, |branch| vec![branch.constant(false)]);
@@ -172,8 +192,13 @@ impl AllReduceJob {
         let replica = AllReduceReplica {
             worker: self.worker as usize,
             workers: self.workers as usize,
-            meeting: Meeting::build(self, &host, variables, group)?,
+            meeting: Meeting::build(self, &host, variables, group, &mark)?,
             assembly,
+            is_torn: mark.is_torn,
+            replacement: Replacement {
+                begin: [&[mark.set(&host)], &shared.shut[..]].concat(),
+                end: [&[mark.clear(&host)], &shared.open[..]].concat(),
+            },
             shared,
             total_weight: reducer.total_weight(),
         };
@@ -204,6 +229,27 @@ impl AllReduceReplica {
     /// Those of the session; `DeadlineExceeded` if not all workers have come within some seconds.
     pub(crate) fn meet(&self, session: &Session, position: Position, found: &Membership) -> Result<Meet> {
         self.meeting.run(session, position, found, self.assembly.feeds(found))
+    }
+
+    /// Returns the position of this worker, whose variables all have values.
+    pub(crate) fn position(&self, session: &Session, step: i64) -> Result<Position> {
+        let is_torn = session.run(&[], &[self.is_torn], &[])?;
+        let is_torn = is_torn.first().map_or(Ok(false), |torn| torn.item::<Bool8>().map(Bool8::get))?;
+        Ok(if is_torn { Position::Torn(step) } else { Position::At(step) })
+    }
+
+    /// Gives all variables of this replica and all parts on parameter servers new values by `assign`. If that fails midway,
+    /// this replica's variables are torn, and the parts have no counts, so no worker takes their values for those of a
+    /// step.
+    pub(crate) fn replace_values(
+        &self,
+        session: &Session,
+        assign: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        session.run(&[], &[], &self.replacement.begin)?;
+        assign()?;
+        session.run(&[], &[], &self.replacement.end)?;
+        Ok(())
     }
 
     /// Returns the feeds of a step in an epoch.

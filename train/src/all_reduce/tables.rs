@@ -118,8 +118,8 @@ pub(super) struct SharedParts {
     /// The name of each count, with a scalar `bool` that is true if the count has a value.
     probes: Vec<(String, Output)>,
     /// The nodes that set the counts to the global step, and those that remove them.
-    open: Vec<NodeId>,
-    shut: Vec<NodeId>,
+    pub(super) open: Vec<NodeId>,
+    pub(super) shut: Vec<NodeId>,
 }
 
 impl SharedParts {
@@ -171,21 +171,5 @@ impl AllReduceReplica {
             }
         }
         Ok(out_of_step)
-    }
-
-    /// Gives all variables of this replica and all parts new values by `assign`. If that fails midway, the parts have no
-    /// counts, so no worker takes their values for those of a step.
-    pub(crate) fn replace_values(
-        &self,
-        session: &Session,
-        assign: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        if self.shared.is_empty() {
-            return assign();
-        }
-        session.run(&[], &[], &self.shared.shut)?;
-        assign()?;
-        session.run(&[], &[], &self.shared.open)?;
-        Ok(())
     }
 }

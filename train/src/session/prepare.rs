@@ -153,8 +153,8 @@ impl Job {
     ) -> Result<()> {
         let (started, deadline) = (Instant::now(), self.config.ready_deadline);
         let mut lacking = self.lacking(session, replica)?;
-        let mut position = self.position(session, &lacking)?;
-        let can_give = is_chief || lacking.is_empty();
+        let mut position = self.position(session, replica, &lacking)?;
+        let can_give = is_chief || matches!(position, Position::At(_));
         let place = (session, &self.coordinator);
         let found = replica.assemble(&self.attendance, place, can_give, deadline)?;
         let mut is_met = false;
@@ -165,13 +165,14 @@ impl Job {
             match met {
                 Meet::Done => return Ok(()),
                 Meet::Lost => return Err(self.lost(lacking)),
+                Meet::Torn => position = position.in_want_of_others(replica.worker),
                 Meet::NoValues if is_chief => {
                     if self.give_values(session, replica, &lacking, was_ready)? {
                         lacking = self.lacking(session, replica)?;
                     }
-                    position = match self.position(session, &lacking)? {
+                    position = match self.position(session, replica, &lacking)? {
                         Position::Nowhere => Position::Lost,
-                        position => position,
+                        position => position.in_want_of_others(replica.worker),
                     };
                 }
                 Meet::NoValues if started.elapsed() >= deadline => {
@@ -214,8 +215,16 @@ impl Job {
     }
 
     /// Returns the position of a replica of an all-reduce job that lacks the values of some variables.
-    fn position(&self, session: &Session, lacking: &[String]) -> Result<Position> {
-        if lacking.is_empty() { Ok(Position::At(self.global_step(session)?)) } else { Ok(Position::Nowhere) }
+    fn position(
+        &self,
+        session: &Session,
+        replica: &AllReduceReplica,
+        lacking: &[String],
+    ) -> Result<Position> {
+        if !lacking.is_empty() {
+            return Ok(Position::Nowhere);
+        }
+        replica.position(session, self.global_step(session)?)
     }
 
     /// Restores or initialises the variables of an all-reduce job, as the chief. Returns false if it can do neither.

@@ -10,6 +10,7 @@ mod replicas;
 mod sessions;
 mod strategies;
 mod sync;
+mod torn_updates;
 mod updates;
 mod variables;
 
