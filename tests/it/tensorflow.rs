@@ -121,6 +121,16 @@ fn a_multi_worker_mirrored_strategy_in_graph_mode_trains_on_our_servers() -> Fal
     Ok(())
 }
 
+#[test]
+fn a_script_of_one_device_trains_on_two_workers_after_four_changed_lines() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 2)])?;
+    let targets = [cluster.target("worker", 0), cluster.target("worker", 1)];
+    let mut client = python::script("tests/tensorflow/collective_recipe.py")?;
+    let output = python::run(client.args(["--targets", &targets.join(",")]))?;
+    assert_eq!(checks(&output), 3, "{output}");
+    Ok(())
+}
+
 /// Number of checks in `sessions.py`.
 const SESSION_CHECKS: usize = 15;
 

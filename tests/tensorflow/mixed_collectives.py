@@ -1,6 +1,7 @@
 """Checks collectives between a server of TensorFlow and one of ours, with either as leader and as master.
 
     python mixed_collectives.py --server target/release/anabranch-worker
+    python mixed_collectives.py --server target/release/anabranch-worker --large 6000000 --steps 100
 """
 import argparse
 import base64
@@ -139,6 +140,8 @@ def two_sessions(targets, first, count, steps):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--server", help="our worker's command")
+    parser.add_argument("--large", type=int, default=600_000, help="elements of the large tensors")
+    parser.add_argument("--steps", type=int, default=3, help="steps with large tensors")
     parser.add_argument("--serve", type=int, help="serve a task of TensorFlow under this leader")
     flags = parser.parse_args()
     if flags.serve is not None:
@@ -147,7 +150,7 @@ def main():
         for leader in range(WORKERS):
             with Servers(shlex.split(flags.server), foreign, leader) as servers:
                 one_session(servers.targets[0], 100, 4099, 20)
-                one_session(servers.targets[1], 200, 600_000, 3)
+                one_session(servers.targets[1], 200, flags.large, flags.steps)
                 two_sessions(servers.targets, 300, 4099, 100)
             print(f"ok TensorFlow is task {foreign}, the leader is task {leader}", flush=True)
 
