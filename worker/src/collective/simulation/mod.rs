@@ -346,7 +346,7 @@ impl Simulation {
             }
             Message::Agreed(call, answer) if self.awaits(step, call) && step.courses[call.rank].is_none() => {
                 match answer {
-                    Ok(source) => step.courses[call.rank] = self.start(step, call.rank, source),
+                    Ok(agreed) => step.courses[call.rank] = self.start(step, call.rank, agreed.source),
                     Err(status) => self.end(step, call.rank, to_error(status)),
                 }
             }
