@@ -63,6 +63,29 @@ def loops_in_loops(at):
 
 
 @case
+def gradients_of_loops_over_branches(at):
+    """The condition of a branch is a loop constant, and the branch that is taken ignores the loop's variables."""
+    p, q = tf1.placeholder(tf.bool, []), tf1.placeholder(tf.bool, [])
+    x = tf1.placeholder(tf.float32, [])
+
+    def choose(v):
+        return tf.cond(p, lambda: v * v, lambda: tf.cond(q, lambda: tf.constant(3.0), lambda: v + x))
+
+    def loop(body):
+        return tf.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, body(v)), [0, x])[1]
+
+    with at(0):
+        simple = loop(lambda v: tf.cond(p, lambda: v * 2.0, lambda: tf.constant(10.0)))
+        nested = loop(choose)
+        inner = loop(lambda v: tf.cond(q, lambda: loop(choose), lambda: tf.constant(1.0)))
+    with at(1):
+        first = tf1.gradients([simple, nested, inner], x)
+        second = [tf1.gradients(y, x)[0] for y in tf1.gradients(simple, x) + tf1.gradients(nested, x)]
+    feeds = [{p: a, q: b, x: 0.9} for a in (True, False) for b in (True, False)]
+    return [simple, nested, inner, *first, *second], feeds
+
+
+@case
 def calls(at):
     @tf.function
     def square(x):

@@ -67,7 +67,9 @@ impl Draft<'_> {
                     self.inputs[to.index()].push(output);
                 }
             }
-            if !has_inner {
+            // A branch or a loop would run in a dead iteration, and start further ones, if its condition read only loop
+            // constants, which are alive in every iteration.
+            if !has_inner || self.choice.of(&self.nodes[to.index()]).is_some() {
                 self.controls[to.index()].extend(entry);
             }
         }
@@ -115,8 +117,8 @@ impl Draft<'_> {
         Ok(body)
     }
 
-    /// Returns the node that becomes a control input of all nodes of the body without inputs, or `None` if no such node
-    /// is needed. The returned node runs after the control inputs of the call. If the call has none and the graph has
+    /// Returns the node that becomes a control input of all nodes of the body without inputs and of all that will be
+    /// lowered, or `None` if no such node is needed. The returned node runs after the control inputs of the call. If the call has none and the graph has
     /// Switch or Enter nodes, the returned node runs after the arguments, so that the whole body is dead when the
     /// arguments are dead and runs once per iteration.
     fn entry(&mut self, id: NodeId, args: &[Output], body: &Body) -> Result<Option<NodeId>> {
@@ -124,26 +126,15 @@ impl Draft<'_> {
         let steers = |role| matches!(role, Role::Switch | Role::Enter);
         if waits.is_empty() {
             let has_flow = self.has_flow || body.graph.nodes().any(|(_, node)| steers(node.op.role()));
-            let sources = body.graph.ids().filter(|n| !body.args.contains(n));
-            let has_source = has_flow
-                && sources
-                    .into_iter()
-                    .any(|n| body.graph.inputs(n).is_empty() && body.graph.control_inputs(n).is_empty());
-            if !has_source {
+            let is_source = |(n, _): &(NodeId, &Node)| {
+                body.graph.inputs(*n).is_empty() && body.graph.control_inputs(*n).is_empty()
+            };
+            let mut inner = body.graph.nodes().filter(|(n, _)| !body.args.contains(n));
+            let needs_entry = |node: (NodeId, &Node)| is_source(&node) || self.choice.of(node.1).is_some();
+            if !has_flow || !inner.any(needs_entry) {
                 return Ok(None);
             }
-            for arg in args {
-                // The argument is an output of another call. The Identity added here waits only for that argument,
-                // which may be fed, and not for all side effects of the other call.
-                waits.push(if self.is_call(arg.node) {
-                    let attrs = [("T", self.type_of(*arg)?.dtype.into())];
-                    self.add(id, "input", "Identity", &attrs, vec![*arg], Vec::new())?
-                } else {
-                    arg.node
-                });
-            }
-            waits.sort_unstable();
-            waits.dedup();
+            waits = self.producers_of(id, args)?;
             if waits.is_empty() {
                 return Ok(None);
             }
@@ -152,6 +143,35 @@ impl Draft<'_> {
             [wait] => Ok(Some(wait)),
             _ => self.add(id, "input_control_node", "NoOp", &[], Vec::new(), waits).map(Some),
         }
+    }
+
+    /// Returns the nodes after which all values are there, as control inputs of node `id`.
+    pub(super) fn producers_of(&mut self, id: NodeId, values: &[Output]) -> Result<Vec<NodeId>> {
+        let mut waits = Vec::with_capacity(values.len());
+        for value in values {
+            // A value may be an output of another call. The Identity added here waits only for that value, which may be
+            // fed, and not for all side effects of the other call.
+            waits.push(if self.is_call(value.node) {
+                let attrs = [("T", self.type_of(*value)?.dtype.into())];
+                self.add(id, "input", "Identity", &attrs, vec![*value], Vec::new())?
+            } else {
+                value.node
+            });
+        }
+        waits.sort_unstable();
+        waits.dedup();
+        Ok(waits)
+    }
+
+    /// Returns the control inputs of a branch or a loop that is lowered. If there are none and the node may be in a loop or
+    /// a branch, these are its producers, so that it is dead where one of its inputs is.
+    pub(super) fn controls_of_lowered(&mut self, id: NodeId) -> Result<Vec<NodeId>> {
+        let controls = self.controls[id.index()].clone();
+        if !controls.is_empty() || !self.began_with_flow || self.within[id.index()].is_some() {
+            return Ok(controls);
+        }
+        let values = self.values(id)?;
+        self.producers_of(id, &values)
     }
 
     /// Returns a node of the body as a node of the calling graph, with its name, device, loop frame and colocation

@@ -18,7 +18,7 @@ impl Draft<'_> {
             attrs => attrs.iter().map(|attr| node.attr(attr)).collect::<Result<_>>()?,
         };
         let (types, out): (Vec<DType>, Vec<DType>) = (node.attr("Tin")?, node.attr("Tout")?);
-        let controls = self.controls[id.index()].clone();
+        let controls = self.controls_of_lowered(id)?;
         let mut values = self.values(id)?;
         if values.is_empty() {
             crate::invalid!("{} has no input to choose by", node.op.name());
@@ -97,7 +97,7 @@ impl Draft<'_> {
         let types: Vec<DType> = node.attr("T")?;
         let (cond, body): (FuncAttr, FuncAttr) = (node.attr("cond")?, node.attr("body")?);
         let parallel: i64 = node.attr("parallel_iterations")?;
-        let controls = self.controls[id.index()].clone();
+        let controls = self.controls_of_lowered(id)?;
         let constant = self.constants_of(&body, &types)?;
         // A loop whose variables are all constant has no pivot that could start iterations, so a kernel runs the loop.
         if constant.iter().all(|c| *c) {

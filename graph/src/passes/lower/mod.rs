@@ -94,6 +94,8 @@ struct Draft<'a> {
     /// For each lowered node, the node that runs after all its side effects.
     ends: FxHashMap<NodeId, NodeId>,
     bodies: FxHashMap<Arc<str>, Vec<(FuncAttr, Arc<Body>)>>,
+    /// True if the graph had Switch or Enter nodes before any node was lowered.
+    began_with_flow: bool,
     /// True if the graph has Switch or Enter nodes, so that an inlined node without inputs needs a control input in
     /// order to run in the loop frame and iteration of its body.
     has_flow: bool,
@@ -119,6 +121,7 @@ impl<'a> Draft<'a> {
             outputs: FxHashMap::default(),
             ends: FxHashMap::default(),
             bodies: FxHashMap::default(),
+            began_with_flow: false,
             has_flow: false,
         };
         for (id, node) in graph.nodes() {
@@ -127,6 +130,7 @@ impl<'a> Draft<'a> {
             let control = producers.iter().filter(|p| p.is_control()).map(|p| p.node).collect();
             draft.push_node(node.clone(), data, control, None);
         }
+        draft.began_with_flow = draft.has_flow;
         draft
     }
 
