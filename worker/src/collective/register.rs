@@ -14,7 +14,7 @@ pub(crate) use requests::{Agree, Agreement, BROADCAST, GroupKey, Join, Members, 
 use graph::{Code, DeviceAttributes};
 use group::{Group, Joined, ranked};
 use instance::Instance;
-use limits::enqueue;
+use limits::{CALLS_OF_MEMBER, JOINS_OF_MEMBER, enqueue};
 use proto::Status;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -104,7 +104,7 @@ impl<G: Caller, I: Caller> Register<G, I> {
         let group = self.groups.entry(key).or_insert_with(|| Group::new(join.group_size));
         group.used = self.calls;
         let waiting = Waiting { caller, step_id: join.step_id };
-        if let Err(refused) = enqueue(&mut group.waiting, group.size, waiting) {
+        if let Err(refused) = enqueue(&mut group.waiting, group.size, JOINS_OF_MEMBER, waiting) {
             answers.extend(refused);
             return answers;
         }
@@ -173,7 +173,7 @@ impl<G: Caller, I: Caller> Register<G, I> {
             instance.failure = instance.check(&agree, rank).err();
         }
         let waiting = Waiting { caller, step_id: agree.step_id };
-        if let Err(refused) = enqueue(&mut instance.waiting, members.len(), waiting) {
+        if let Err(refused) = enqueue(&mut instance.waiting, members.len(), CALLS_OF_MEMBER, waiting) {
             answers.extend(refused);
             return answers;
         }

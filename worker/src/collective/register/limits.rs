@@ -29,9 +29,15 @@ pub(super) const MAX_INSTANCES: usize = 1 << 16;
 /// Number of bytes that a group, an instance and a member of either take in addition to their texts.
 const RECORD: usize = 256;
 
-/// The number of callers that may wait for a group or an instance: this number, and [`CALLS_OF_MEMBER`] for each member.
+/// The number of callers that may wait for a group or an instance: this number, and for each member [`JOINS_OF_MEMBER`]
+/// or [`CALLS_OF_MEMBER`].
 const MAX_WAITING: usize = 64;
-const CALLS_OF_MEMBER: usize = 4;
+
+/// Each node of a member joins its group when it first runs, so a member joins as often as its graph has collectives.
+pub(super) const JOINS_OF_MEMBER: usize = 1 << 14;
+
+/// Number of calls of a member for one instance.
+pub(super) const CALLS_OF_MEMBER: usize = 4;
 
 impl Join {
     /// Checks the sizes in the request.
@@ -194,16 +200,18 @@ fn forget_gone<W: Caller>(waiting: &mut Vec<Waiting<W>>) {
     waiting.retain(|waiting| !waiting.caller.has_gone());
 }
 
-/// Adds a caller to those that wait for a group of `size` members or one of its instances.
+/// Adds a caller to those that wait for a group of `size` members or one of its instances; `calls` may wait for each
+/// member.
 ///
 /// # Errors
 /// The answer `ResourceExhausted`, if too many wait.
 pub(super) fn enqueue<W: Caller, T>(
     waiting: &mut Vec<Waiting<W>>,
     size: usize,
+    calls: usize,
     new: Waiting<W>,
 ) -> Result<(), Answers<W, T>> {
-    let most = MAX_WAITING + CALLS_OF_MEMBER * size;
+    let most = MAX_WAITING + calls * size;
     if waiting.len() >= most {
         forget_gone(waiting);
     }
