@@ -130,9 +130,9 @@ impl Importer {
         if self.graph.find(name).is_some() {
             return Err(Error::DuplicateName { node: name.to_owned() });
         }
-        let name = name.into();
-        self.unavailable.add_op(op, &name);
-        self.unavailable.add_node(&name);
+        let (name, op) = (name.into(), op.into());
+        self.unavailable.add_op(&op, &name);
+        self.unavailable.add_node(&name, &op);
         Ok(())
     }
 
@@ -150,11 +150,12 @@ impl Importer {
     ///
     /// # Errors
     /// `UnknownOp` if an op is missing; `InvalidArgument` for unknown or unfitting inputs, and for cycles outside loops.
-    pub fn finish(self) -> Result<Graph> {
-        match self.unavailable.refusal() {
-            Some(refusal) => Err(refusal),
-            None => self.finish_available(),
+    pub fn finish(mut self) -> Result<Graph> {
+        if let Some(refusal) = self.unavailable.refusal() {
+            return Err(refusal);
         }
+        let inputs = std::mem::take(&mut self.inputs);
+        self.finish_those(&inputs, |_| true)
     }
 
     /// Connects and checks the nodes like [`Importer::finish`], without those that cannot run because an op is missing:
@@ -165,16 +166,22 @@ impl Importer {
     pub fn finish_available(mut self) -> Result<Graph> {
         let inputs = std::mem::take(&mut self.inputs);
         let is_available = self.available(&inputs);
-        for i in (0..inputs.nodes.len()).filter(|i| is_available[*i]) {
+        self.finish_those(&inputs, |i| is_available[i])
+    }
+
+    /// Connects and checks the new nodes for which `is_kept` is true, and removes the others.
+    fn finish_those(mut self, inputs: &InputNames, is_kept: impl Fn(usize) -> bool) -> Result<Graph> {
+        let kept = || (0..inputs.nodes.len()).filter(|i| is_kept(*i));
+        for i in kept() {
             self.connect(NodeId::new(self.first_new + i), inputs.of_node(i))?;
         }
-        for i in (0..inputs.nodes.len()).filter(|i| is_available[*i]) {
+        for i in kept() {
             self.graph.check_inputs(NodeId::new(self.first_new + i))?;
         }
         let mut graph = self.graph;
-        if !is_available.iter().all(|available| *available) {
-            let is_kept = |i: usize| i.checked_sub(self.first_new).is_none_or(|i| is_available[i]);
-            graph = passes::keep(&graph, |id| is_kept(id.index()))?;
+        if kept().count() < inputs.nodes.len() {
+            let is_old_or_kept = |i: usize| i.checked_sub(self.first_new).is_none_or(&is_kept);
+            graph = passes::keep(&graph, |id| is_old_or_kept(id.index()))?;
         }
         Topology::new(&graph).order(&graph)?;
         graph.unavailable = Arc::new(self.unavailable);
@@ -186,14 +193,14 @@ impl Importer {
         let count = inputs.nodes.len();
         let mut is_available = vec![true; count];
         let broken = self.graph.library.with_missing_ops();
-        let mut lost: Vec<usize> = Vec::new();
+        let mut lost: Vec<(usize, Arc<str>)> = Vec::new();
         if !broken.is_empty() {
             for i in 0..count {
                 let node = self.graph.node(NodeId::new(self.first_new + i));
                 each_function(&node.attrs, &mut |function| {
-                    if let Some(op) = broken.get(function) {
-                        self.unavailable.add_op(op, &node.name);
-                        lost.push(i);
+                    if let Some(inner) = broken.get(function) {
+                        self.unavailable.add_op(&inner.op, &inner.name);
+                        lost.push((i, inner.op.clone()));
                     }
                 });
             }
@@ -204,17 +211,17 @@ impl Importer {
         let mut consumers: FxHashMap<&str, Vec<usize>> = FxHashMap::default();
         for i in 0..count {
             for producer in inputs.of_node(i).filter_map(producer) {
-                match self.unavailable.contains(producer) {
-                    true => lost.push(i),
-                    false => consumers.entry(producer).or_default().push(i),
+                match self.unavailable.op_of(producer) {
+                    Some(op) => lost.push((i, op.clone())),
+                    None => consumers.entry(producer).or_default().push(i),
                 }
             }
         }
-        while let Some(i) = lost.pop() {
+        while let Some((i, op)) = lost.pop() {
             if std::mem::replace(&mut is_available[i], false) {
                 let name = &self.graph.node(NodeId::new(self.first_new + i)).name;
-                self.unavailable.add_node(name);
-                lost.extend(consumers.remove(&**name).into_iter().flatten());
+                self.unavailable.add_node(name, &op);
+                lost.extend(consumers.remove(&**name).into_iter().flatten().map(|i| (i, op.clone())));
             }
         }
         is_available

@@ -2,15 +2,16 @@
 //! them.
 
 use crate::error::Error;
-use rustc_hash::FxHashSet;
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The nodes that a graph lacks, and the ops whose absence is the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unavailable {
-    nodes: FxHashSet<Arc<str>>,
-    /// The first node or function that uses each op, by the op's name.
+    /// The op that each node needs, by the node's name.
+    nodes: FxHashMap<Arc<str>, Arc<str>>,
+    /// The first node that uses each op, perhaps in a function, by the op's name.
     ops: BTreeMap<Arc<str>, Arc<str>>,
 }
 
@@ -22,37 +23,42 @@ impl Unavailable {
 
     /// Returns whether a node cannot run.
     pub fn contains(&self, node: &str) -> bool {
-        self.nodes.contains(node)
+        self.nodes.contains_key(node)
     }
 
-    /// Returns the missing ops in the order of their names, each with the first node or function that uses it.
+    /// Returns the missing ops in the order of their names, each with the first node that uses it.
     pub fn ops(&self) -> impl Iterator<Item = (&str, &str)> {
         self.ops.iter().map(|(op, user)| (&**op, &**user))
     }
 
     /// Returns the error of a step that needs a node; `None` if the node can run. It names all missing ops.
     pub fn error(&self, node: &str) -> Option<Error> {
-        self.contains(node).then(|| self.missing_ops(node)).flatten()
+        self.nodes.get(node).and_then(|op| self.missing(op))
     }
 
     /// Returns the error for a graph that must not have missing ops.
     pub(crate) fn refusal(&self) -> Option<Error> {
-        let (_, user) = self.ops.iter().next()?;
-        self.missing_ops(user)
+        self.missing(self.ops.keys().next()?)
     }
 
-    fn missing_ops(&self, node: &str) -> Option<Error> {
-        let own = self.ops.iter().find(|(_, user)| ***user == *node);
-        let (op, user) = own.or_else(|| self.ops.iter().next())?;
+    fn missing(&self, op: &Arc<str>) -> Option<Error> {
+        let user = self.ops.get(op)?;
         let others: Vec<&str> = self.ops.keys().filter(|other| *other != op).map(|other| &**other).collect();
         Some(Error::UnknownOp { node: user.to_string(), op: op.to_string(), others: others.join(", ") })
     }
 
-    pub(crate) fn add_node(&mut self, node: &Arc<str>) {
-        self.nodes.insert(node.clone());
+    /// Returns the op that a node needs, if it cannot run.
+    pub(crate) fn op_of(&self, node: &str) -> Option<&Arc<str>> {
+        self.nodes.get(node)
     }
 
-    pub(crate) fn add_op(&mut self, op: &str, user: &Arc<str>) {
-        self.ops.entry(op.into()).or_insert_with(|| user.clone());
+    /// Adds a node that needs an op, because it or a node that it depends on uses the op.
+    pub(crate) fn add_node(&mut self, node: &Arc<str>, op: &Arc<str>) {
+        self.nodes.insert(node.clone(), op.clone());
+    }
+
+    /// Adds a missing op that a node uses.
+    pub(crate) fn add_op(&mut self, op: &Arc<str>, user: &Arc<str>) {
+        self.ops.entry(op.clone()).or_insert_with(|| user.clone());
     }
 }

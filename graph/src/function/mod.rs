@@ -293,14 +293,14 @@ impl FunctionLibrary {
     }
 
     /// Returns the functions whose bodies cannot run because an op is missing, there or in functions that they call, each
-    /// with that op.
-    pub(crate) fn with_missing_ops(&self) -> FxHashMap<&str, &str> {
+    /// with a node of that op.
+    pub(crate) fn with_missing_ops(&self) -> FxHashMap<&str, &FunctionNode> {
         let is_missing = |op: &str| ops::lookup(op).is_none() && self.get(op).is_none();
-        let mut found: FxHashMap<&str, &str> = FxHashMap::default();
+        let mut found: FxHashMap<&str, &FunctionNode> = FxHashMap::default();
         let mut open: Vec<&str> = Vec::new();
         for function in &self.functions {
             if let Some(node) = function.nodes.iter().find(|node| is_missing(&node.op)) {
-                found.insert(&function.name, &node.op);
+                found.insert(&function.name, node);
                 open.push(&function.name);
             }
         }
@@ -309,10 +309,10 @@ impl FunctionLibrary {
         }
         let callers = self.callers();
         while let Some(name) = open.pop() {
-            let op = found[name];
+            let node = found[name];
             for &caller in callers.get(name).into_iter().flatten() {
                 if !found.contains_key(caller) {
-                    found.insert(caller, op);
+                    found.insert(caller, node);
                     open.push(caller);
                 }
             }
