@@ -23,7 +23,7 @@ fn op(name: &'static str, inputs: usize, outputs: usize, traits: Traits) -> &'st
     let port = || Arg { name: "x", ty: ArgType::Fixed(DType::Float), number_attr: None, is_ref: false };
     let def = Box::leak(Box::new(OpDef { name, traits, ..OpDef::NEW }));
     let (inputs, outputs) = ((0..inputs).map(|_| port()).collect(), (0..outputs).map(|_| port()).collect());
-    Box::leak(Box::new(Op { def, inputs, outputs, attrs: Vec::new(), index: 0 }))
+    Box::leak(Box::new(Op { def, inputs, outputs, attrs: Vec::new(), index: 0, may_wait: false }))
 }
 
 const KERNELS: &[KernelDef] = &[

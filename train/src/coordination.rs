@@ -18,7 +18,7 @@ pub enum Coordination {
     Sync(Box<SyncReplicas>),
     BoundedStaleness(BoundedStaleness),
     /// Workers that hold all variables and combine their gradients in each step.
-    AllReduce(AllReduceReplica),
+    AllReduce(Box<AllReduceReplica>),
 }
 
 impl Coordination {

@@ -131,7 +131,7 @@ pub(crate) fn build(
     let (train, coordination) = match strategy.all_reduce() {
         Some(job) => {
             let (train, replica) = job.build(scope, variables, rule, &gradients, *has_batch)?;
-            (train, Coordination::AllReduce(replica))
+            (train, Coordination::AllReduce(Box::new(replica)))
         }
         None => {
             let (worker, sync) = strategy.worker_and_sync();

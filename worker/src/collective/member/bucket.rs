@@ -43,7 +43,7 @@ pub(super) struct Part {
 /// The effect of a request on its bucket.
 enum Collection {
     /// The bucket's requests run one by one.
-    Divided(Part),
+    Divided(Box<Part>),
     /// All requests have come.
     Complete(Vec<Part>),
     /// Others have not come, or the request has failed.
@@ -83,7 +83,7 @@ impl SessionCollectives {
         finish: Finish,
     ) {
         match self.collect(step, place, Part { request, finish }) {
-            Collection::Divided(Part { request, finish }) => self.start_alone(step, request, finish),
+            Collection::Divided(part) => self.start_alone(step, part.request, part.finish),
             Collection::Complete(parts) => self.start_bucket(step, parts, place.digest),
             Collection::Waits => {}
         }
@@ -123,7 +123,7 @@ impl SessionCollectives {
             step.cancellation.deregister(collected.on_cancel);
         }
         match (divided, complete) {
-            (Some(part), _) => Collection::Divided(part),
+            (Some(part), _) => Collection::Divided(Box::new(part)),
             (None, Some(collected)) => Collection::Complete(collected.parts.into_iter().flatten().collect()),
             (None, None) => Collection::Waits,
         }
