@@ -4,14 +4,7 @@ differ or that are TensorFlow's. Prints `ok` and a name for each check.
     python bucketed_collectives.py --server target/release/anabranch-worker
 """
 import argparse
-import base64
-import json
-import os
 import shlex
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 
@@ -20,6 +13,8 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.ops import collective_ops
 
+from workers import Workers
+
 tf.disable_v2_behavior()
 
 # As many tensors as ResNet-50 has parameters.
@@ -27,64 +22,15 @@ TENSORS = 161
 OPTIONS = tf.RunOptions(timeout_in_ms=60000)
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("localhost", 0))
-        return s.getsockname()[1]
+def start(ours, workers, foreign=None, leader=0):
+    """Starts workers that log their exchanges."""
+    return Workers(ours, workers, foreign, leader, log="warn,anabranch_worker::collective=debug")
 
 
-def config_of(leader):
-    config = tf.ConfigProto()
-    config.experimental.collective_group_leader = f"/job:worker/replica:0/task:{leader}"
-    return config
-
-
-def serve(leader):
-    """The process of TensorFlow's server."""
-    config = json.loads(os.environ["TF_CONFIG"])
-    task = config["task"]
-    spec = tf.train.ClusterSpec(config["cluster"])
-    tf.train.Server(spec, job_name=task["type"], task_index=task["index"], config=config_of(leader)).join()
-
-
-class Servers:
-    """Workers that log their exchanges. The task `foreign` is TensorFlow's, if one is."""
-
-    def __init__(self, ours, workers, foreign=None, leader=0):
-        ports = [free_port() for _ in range(workers)]
-        spec = {"worker": [f"localhost:{port}" for port in ports]}
-        option = base64.b64encode(config_of(leader).SerializeToString()).decode()
-        self.logs, self.processes = [], []
-        for task in range(workers):
-            command = [sys.executable, __file__, "--serve", str(leader)] if task == foreign else [*ours, "--config", option]
-            tf_config = json.dumps({"cluster": spec, "task": {"type": "worker", "index": task}})
-            environment = {**os.environ, "TF_CONFIG": tf_config, "RUST_LOG": "warn,anabranch_worker::collective=debug"}
-            self.logs.append(tempfile.TemporaryFile("w+"))
-            self.processes.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=self.logs[task]))
-        self.targets = [f"grpc://localhost:{port}" for port in ports]
-        deadline = time.monotonic() + 90
-        for port in ports:
-            while socket.socket().connect_ex(("localhost", port)):
-                assert time.monotonic() < deadline, "a server does not start"
-                time.sleep(0.05)
-
-    def lines(self, task, text):
-        """Returns how many lines of a task's log contain a text."""
-        self.logs[task].seek(0)
-        return sum(text in line for line in self.logs[task])
-
-    def exchanges(self, task):
-        """Returns the numbers of a task's exchanges of buckets and of single instances."""
-        buckets = self.lines(task, "collective bucket:")
-        return buckets, self.lines(task, " members: ") - buckets
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in self.processes:
-            process.kill()
-            process.wait()
+def exchanges(servers, task):
+    """Returns the numbers of a task's exchanges of buckets and of single instances."""
+    buckets = servers.lines(task, "collective bucket:")
+    return buckets, servers.lines(task, " members: ") - buckets
 
 
 def without_buckets():
@@ -119,14 +65,14 @@ def assert_equal(got, want):
         assert value.shape == expected.shape and (value == expected).all(), (value, expected)
 
 
-def in_one_session(servers, build, steps, config=None):
+def in_one_session(targets, build, steps, config=None):
     """Runs what `build(rank)` returns for all members in the steps of one session."""
     with tf.Graph().as_default():
         fetches = []
-        for rank in range(len(servers.targets)):
+        for rank in range(len(targets)):
             with tf.device(f"/job:worker/task:{rank}/device:CPU:0"):
                 fetches.append(build(rank))
-        with tf.Session(servers.targets[0], config=config) as session:
+        with tf.Session(targets[0], config=config) as session:
             return [session.run(fetches, options=OPTIONS) for _ in range(steps)]
 
 
@@ -155,21 +101,21 @@ def in_sessions(servers, run, configs=None):
 def many_small_tensors_are_one_exchange(ours):
     shapes = [[1024]] * TENSORS
     for workers in [2, 3]:
-        with Servers(ours, workers) as servers:
+        with start(ours, workers) as servers:
             want = serial(shapes, workers)
-            for step in in_one_session(servers, lambda rank: sums(rank, shapes, workers, 1, 100), 3):
+            for step in in_one_session(servers.targets, lambda rank: sums(rank, shapes, workers, 1, 100), 3):
                 for got in step:
                     assert_equal(got, want)
-            assert [servers.exchanges(task) for task in range(workers)] == [(3, 0)] * workers
+            assert [exchanges(servers, task) for task in range(workers)] == [(3, 0)] * workers
 
 
 def buckets_change_no_bits(ours):
     shapes = [(), (0,), (3,), (7, 5), (4099,), (70_000,), (270_000,), (2,), (33, 33)]
     for workers in [2, 3, 4]:
-        with Servers(ours, workers) as servers:
+        with start(ours, workers) as servers:
             want = serial(shapes, workers)
             for first, config in [(100, None), (200, without_buckets())]:
-                for got in in_one_session(servers, lambda rank: sums(rank, shapes, workers, 1, first), 2, config):
+                for got in in_one_session(servers.targets, lambda rank: sums(rank, shapes, workers, 1, first), 2, config):
                     for of_rank in got:
                         assert_equal(of_rank, want)
 
@@ -181,7 +127,7 @@ def buckets_change_no_bits(ours):
                 for got in steps:
                     assert_equal(got, want)
             # The largest tensor is above the limit, so it is alone.
-            buckets, single = servers.exchanges(workers - 1)
+            buckets, single = exchanges(servers, workers - 1)
             assert (buckets, single) == (2 + 3, 2 + 2 * len(shapes) + 3), (buckets, single)
 
 
@@ -199,7 +145,7 @@ def chained(rank, shapes, workers, group, first, chain):
 
 def members_with_other_buckets_run_one_by_one(ours):
     shapes, workers = [[8]] * 6, 3
-    with Servers(ours, workers) as servers:
+    with start(ours, workers) as servers:
         want = serial(shapes, workers)
 
         def run(rank, session):
@@ -210,7 +156,7 @@ def members_with_other_buckets_run_one_by_one(ours):
             for got in steps:
                 assert_equal(got, want)
         for task in range(workers):
-            assert servers.exchanges(task) == (0, 4 * len(shapes))
+            assert exchanges(servers, task) == (0, 4 * len(shapes))
             assert servers.lines(task, "run one by one") == 1
         off = [None, None, without_buckets()]
 
@@ -226,7 +172,7 @@ def members_with_other_buckets_run_one_by_one(ours):
 def a_member_may_change_its_buckets(ours):
     """In turn all members, one, and none have a bucket, in one session."""
     shapes, workers = [[8]] * 5, 2
-    with Servers(ours, workers) as servers:
+    with start(ours, workers) as servers:
         want = serial(shapes, workers)
 
         def run(rank, session):
@@ -239,12 +185,12 @@ def a_member_may_change_its_buckets(ours):
                 assert_equal(got, want)
         # In the third step worker 0 begins the bucket's exchange, and is told that worker 1 has another. A bucket that has
         # been divided stays so in the session.
-        assert [servers.exchanges(rank)[0] for rank in range(workers)] == [3, 2]
+        assert [exchanges(servers, rank)[0] for rank in range(workers)] == [3, 2]
 
 
 def fed_tensors_and_groups_are_in_buckets_by_declared_shapes(ours):
     workers = 2
-    with Servers(ours, workers) as servers:
+    with start(ours, workers) as servers:
 
         def run(rank, session):
             x = tf.placeholder(tf.float32, [None])
@@ -258,12 +204,12 @@ def fed_tensors_and_groups_are_in_buckets_by_declared_shapes(ours):
         for steps in in_sessions(servers, run):
             for got in steps:
                 assert_equal(got, [np.full(4, 3.0), np.full(3, 2.0), np.full(3, 4.0)])
-        assert servers.exchanges(1) == (3, 0), servers.exchanges(1)
+        assert exchanges(servers, 1) == (3, 0), exchanges(servers, 1)
 
 
 def partial_runs_do_not_hold_up_a_fetch(ours):
     workers = 2
-    with Servers(ours, workers) as servers, tf.Graph().as_default():
+    with start(ours, workers) as servers, tf.Graph().as_default():
         feeds, fetches = [], []
         for rank in range(workers):
             with tf.device(f"/job:worker/task:{rank}/device:CPU:0"):
@@ -280,7 +226,7 @@ def partial_runs_do_not_hold_up_a_fetch(ours):
 
 def errors_name_the_nodes_of_a_bucket(ours):
     workers = 2
-    with Servers(ours, workers) as servers:
+    with start(ours, workers) as servers:
 
         def run(rank, session):
             build = lambda: [
@@ -308,11 +254,10 @@ def members_of_tensorflow_have_no_buckets(ours):
     want = serial(shapes, workers)
     for foreign in range(workers):
         for leader in range(workers):
-            with Servers(ours, workers, foreign, leader) as servers:
+            with start(ours, workers, foreign, leader) as servers:
                 own = 1 - foreign
-                master = Servers.__new__(Servers)
-                master.targets = [servers.targets[own], servers.targets[foreign]]
-                for step in in_one_session(master, lambda rank: sums(rank, shapes, workers, 9, 100), 3):
+                targets = [servers.targets[own], servers.targets[foreign]]
+                for step in in_one_session(targets, lambda rank: sums(rank, shapes, workers, 9, 100), 3):
                     for got in step:
                         assert_equal(got, want)
 
@@ -323,7 +268,7 @@ def members_of_tensorflow_have_no_buckets(ours):
                 for steps in in_sessions(servers, run):
                     for got in steps:
                         assert_equal(got, want)
-                assert servers.exchanges(own) == (0, 6 * len(shapes)), servers.exchanges(own)
+                assert exchanges(servers, own) == (0, 6 * len(shapes)), exchanges(servers, own)
 
 
 CHECKS = [
@@ -340,12 +285,9 @@ CHECKS = [
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--server", help="our worker's command")
-    parser.add_argument("--serve", type=int, help="serve a task of TensorFlow under this leader")
+    parser.add_argument("--server", required=True, help="our worker's command")
     parser.add_argument("--only", help="the name of one check")
     flags = parser.parse_args()
-    if flags.serve is not None:
-        return serve(flags.serve)
     for check in CHECKS:
         if flags.only in (None, check.__name__):
             check(shlex.split(flags.server))

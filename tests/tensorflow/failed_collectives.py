@@ -4,16 +4,14 @@ and that the members can meet again. Prints `ok` and a name for each check.
     python failed_collectives.py --server target/release/anabranch-worker
 """
 import argparse
-import json
-import os
 import shlex
-import socket
-import subprocess
 import threading
 import time
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import collective_ops
+
+from workers import Workers
 
 tf.disable_v2_behavior()
 
@@ -23,46 +21,6 @@ WORKERS = 3
 AT_ONCE = 5.0
 # Longest time in seconds for which a member waits that has a timeout of two seconds.
 TIMED_OUT = 5.0
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("localhost", 0))
-        return s.getsockname()[1]
-
-
-class Servers:
-    """Three workers, each a process."""
-
-    def __init__(self, command):
-        self.command, self.ports = command, [free_port() for _ in range(WORKERS)]
-        self.processes = [self.start(task) for task in range(WORKERS)]
-        for task in range(WORKERS):
-            self.wait_for(task)
-        self.targets = [f"grpc://localhost:{port}" for port in self.ports]
-
-    def start(self, task):
-        spec = {"worker": [f"localhost:{port}" for port in self.ports]}
-        environment = {**os.environ, "TF_CONFIG": json.dumps({"cluster": spec, "task": {"type": "worker", "index": task}})}
-        return subprocess.Popen(self.command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def wait_for(self, task):
-        deadline = time.monotonic() + 90
-        while socket.socket().connect_ex(("localhost", self.ports[task])):
-            assert time.monotonic() < deadline, "a server does not start"
-            time.sleep(0.05)
-
-    def kill(self, task):
-        self.processes[task].kill()
-        self.processes[task].wait()
-
-    def restart(self, task):
-        self.processes[task] = self.start(task)
-        self.wait_for(task)
-
-    def stop(self):
-        for task in range(WORKERS):
-            self.kill(task)
 
 
 class Member:
@@ -212,14 +170,11 @@ def main():
     parser.add_argument("--server", required=True)
     parser.add_argument("checks", nargs="*")
     flags = parser.parse_args()
-    servers = Servers(shlex.split(flags.server))
-    try:
+    with Workers(shlex.split(flags.server), WORKERS) as servers:
         for check in [failing_input, missing_member, killed_member, member_that_leaves]:
             if not flags.checks or check.__name__ in flags.checks:
                 check(servers)
                 print(f"ok {check.__name__}", flush=True)
-    finally:
-        servers.stop()
 
 
 if __name__ == "__main__":

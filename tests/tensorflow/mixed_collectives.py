@@ -4,73 +4,18 @@
     python mixed_collectives.py --server target/release/anabranch-worker --large 6000000 --steps 100
 """
 import argparse
-import base64
-import json
-import os
 import shlex
-import socket
-import subprocess
-import sys
 import threading
-import time
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import collective_ops
 
+from workers import Workers
+
 tf.disable_v2_behavior()
 
 WORKERS = 2
-
-
-def config_of(leader):
-    config = tf.ConfigProto()
-    config.experimental.collective_group_leader = f"/job:worker/replica:0/task:{leader}"
-    return config
-
-
-def serve(leader):
-    """The process of TensorFlow's server."""
-    config = json.loads(os.environ["TF_CONFIG"])
-    task = config["task"]
-    server = tf.train.Server(
-        tf.train.ClusterSpec(config["cluster"]), job_name=task["type"], task_index=task["index"], config=config_of(leader)
-    )
-    server.join()
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("localhost", 0))
-        return s.getsockname()[1]
-
-
-class Servers:
-    """Two workers, of which `foreign` is TensorFlow's."""
-
-    def __init__(self, ours, foreign, leader):
-        ports = [free_port() for _ in range(WORKERS)]
-        spec = {"worker": [f"localhost:{port}" for port in ports]}
-        option = base64.b64encode(config_of(leader).SerializeToString()).decode()
-        self.processes = []
-        for task in range(WORKERS):
-            command = [sys.executable, __file__, "--serve", str(leader)] if task == foreign else [*ours, "--config", option]
-            environment = {**os.environ, "TF_CONFIG": json.dumps({"cluster": spec, "task": {"type": "worker", "index": task}})}
-            self.processes.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        self.targets = [f"grpc://localhost:{port}" for port in ports]
-        deadline = time.monotonic() + 90
-        for port in ports:
-            while socket.socket().connect_ex(("localhost", port)):
-                assert time.monotonic() < deadline, "a server does not start"
-                time.sleep(0.05)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in self.processes:
-            process.kill()
-            process.wait()
 
 
 def collectives(rank, x, first):
@@ -142,13 +87,10 @@ def main():
     parser.add_argument("--server", help="our worker's command")
     parser.add_argument("--large", type=int, default=600_000, help="elements of the large tensors")
     parser.add_argument("--steps", type=int, default=3, help="steps with large tensors")
-    parser.add_argument("--serve", type=int, help="serve a task of TensorFlow under this leader")
     flags = parser.parse_args()
-    if flags.serve is not None:
-        return serve(flags.serve)
     for foreign in range(WORKERS):
         for leader in range(WORKERS):
-            with Servers(shlex.split(flags.server), foreign, leader) as servers:
+            with Workers(shlex.split(flags.server), WORKERS, foreign, leader) as servers:
                 one_session(servers.targets[0], 100, 4099, 20)
                 one_session(servers.targets[1], 200, flags.large, flags.steps)
                 two_sessions(servers.targets, 300, 4099, 100)
