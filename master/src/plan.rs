@@ -182,7 +182,9 @@ fn key(keys: &FxHashMap<String, Arc<str>>, name: &str) -> Result<Arc<str>, Statu
 
 /// Fails if a step names a node that cannot run because an op is missing.
 fn check_available(graph: &Graph, step: &pb::CallableOptions) -> Result<(), Status> {
-    let tensors = step.feed.iter().chain(&step.fetch).filter_map(|name| graph::parse_output_name(name));
+    let connected = step.tensor_connection.iter().flat_map(|c| [&c.from_tensor, &c.to_tensor]);
+    let named = step.feed.iter().chain(&step.fetch).chain(connected);
+    let tensors = named.filter_map(|name| graph::parse_output_name(name));
     let nodes = tensors.map(|(node, _)| node).chain(step.target.iter().map(String::as_str));
     match nodes.filter_map(|node| graph.unavailable.error(node)).next() {
         Some(error) => Err(error.into()),

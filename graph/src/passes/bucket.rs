@@ -1,7 +1,7 @@
 //! Buckets: reductions of a device that are carried out by one exchange.
 
 use super::conditions::{Conditions, SetId};
-use super::prune;
+use super::prune::{needed, prune};
 use crate::bucket_place::BucketPlace;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -97,8 +97,8 @@ fn buckets(graph: &Graph, declared: &Graph, nodes: &[NodeId]) -> Result<Vec<Vec<
     let mut classes: BTreeMap<Class, Vec<Candidate>> = BTreeMap::new();
     for (&id, bytes) in nodes.iter().zip(bytes) {
         let set = conditions.before(graph, &topology, id);
-        let is_small = bytes.filter(|&bytes| bytes <= MAX_TENSOR_BYTES && !conditions.is_in_loop(set));
-        let Some((bytes, (group, instance_key))) = is_small.zip(keys(graph, id)) else { continue };
+        let small = bytes.filter(|&bytes| bytes <= MAX_TENSOR_BYTES && !conditions.is_in_loop(set));
+        let Some((bytes, (group, instance_key))) = small.zip(keys(graph, id)) else { continue };
         let Some(class) = class(graph.node(id), group, set) else { continue };
         let depth = depth[id.index()];
         let candidate = Candidate { id, class, instance_key, depth, bytes };
@@ -110,13 +110,7 @@ fn buckets(graph: &Graph, declared: &Graph, nodes: &[NodeId]) -> Result<Vec<Vec<
 
 /// Returns the nodes that `nodes` depend on, and these nodes themselves, in topological order.
 fn ancestors(graph: &Graph, topology: &Topology, nodes: &[NodeId]) -> Result<Vec<NodeId>> {
-    let mut is_needed = vec![false; graph.len()];
-    let mut open = nodes.to_vec();
-    while let Some(id) = open.pop() {
-        if !std::mem::replace(&mut is_needed[id.index()], true) {
-            open.extend(topology.producers(id).iter().map(|producer| producer.node));
-        }
-    }
+    let is_needed = needed(topology, graph.len(), nodes);
     Ok(topology.order(graph)?.into_iter().filter(|id| is_needed[id.index()]).collect())
 }
 

@@ -9,19 +9,19 @@ use crate::topology::Topology;
 /// original graph.
 pub fn prune(graph: &Graph, wanted: &[NodeId]) -> Result<Graph> {
     let topology = Topology::new(graph);
-    let mut becomes = vec![None; graph.len()];
-    let mut open = Vec::new();
-    for &id in wanted {
-        if becomes[id.index()].replace(id).is_none() {
-            open.push(id);
-        }
-    }
-    while let Some(id) = open.pop() {
-        for producer in topology.producers(id) {
-            if becomes[producer.node.index()].replace(producer.node).is_none() {
-                open.push(producer.node);
-            }
-        }
-    }
+    let is_needed = needed(&topology, graph.len(), wanted);
+    let becomes: Vec<Option<NodeId>> = graph.ids().map(|id| is_needed[id.index()].then_some(id)).collect();
     retain(graph, &topology, &becomes)
+}
+
+/// Returns for each of a graph's `len` nodes whether it is one of `wanted` or an ancestor of one.
+pub(super) fn needed(topology: &Topology, len: usize, wanted: &[NodeId]) -> Vec<bool> {
+    let mut is_needed = vec![false; len];
+    let mut open = wanted.to_vec();
+    while let Some(id) = open.pop() {
+        if !std::mem::replace(&mut is_needed[id.index()], true) {
+            open.extend(topology.producers(id).iter().map(|producer| producer.node));
+        }
+    }
+    is_needed
 }

@@ -95,7 +95,7 @@ impl SessionCollectives {
         let timer = self.runtime.spawn(async move {
             tokio::time::sleep(first).await;
             if let Some(own) = own.upgrade() {
-                // Most collectives have ended by now, so the rest is allocated apart.
+                // Boxed, because most collectives end before, and their timers should be small.
                 Box::pin(own.report(stalled, &ended, ended.timeout - lead)).await;
             }
             ended.expire_at_last(stalled.began).await;
