@@ -21,6 +21,7 @@ mod ops;
 mod stores;
 mod tensorboard;
 mod tensorflow;
+mod waiting_ops;
 
 #[path = "../support/gradient_cases.rs"]
 mod gradient_cases;
