@@ -125,8 +125,8 @@ impl SpinState {
             return tracing::info!(%error, "the adaptive spin is disabled: the system does not support threads of idle priority");
         }
         loop {
-            // The core that runs this thread takes over no threads that wait for other cores, and a computing thread
-            // may need the core.
+            // The kernel counts a core that spins as busy and moves no waiting thread to it, so the spin ends while
+            // the pool has computing threads.
             while self.should_spin_at(self.now()) && !Pool::is_computing() {
                 (0..ROUNDS_PER_CHECK).for_each(|_| std::hint::spin_loop());
             }

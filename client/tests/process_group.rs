@@ -238,7 +238,7 @@ fn messages_between_two_members_are_received_in_the_order_of_sending() -> Fallib
     run(3, &options(Transport::Shm), |group| {
         let (next, before) = ((group.rank() + 1) % 3, (group.rank() + 2) % 3);
         let first = group.start_recv(before);
-        // More messages than are accepted before a call awaits one, large ones among them.
+        // The receiver keeps at most 256 messages that no call awaits; the sender must wait for room. Some are large.
         for i in 0..600 {
             let rows = if i % 50 == 7 { 50_000 } else { 1 };
             group.send(tensor(i, &[rows])?, next)?;

@@ -71,7 +71,7 @@ const ASK_ONE: &str = "
       next = IteratorGetNext[TYPES, output_shapes=OF](\"source:resource_handle:0\")
 ";
 
-/// The text of a source that is a multi-device iterator for two devices, on the CPU.
+/// The nodes, as text, of a multi-device iterator on the CPU that gives its elements to two devices in turn.
 const DEALT: &str = r#"
     source = MultiDeviceIterator[TYPES, output_shapes=OF, devices=["a", "b"], shared_name="", container=""]() @"/device:CPU:0"
     begin = MultiDeviceIteratorInit(rows, source, two) @"/device:CPU:0"

@@ -39,7 +39,7 @@ impl Process {
             Error::Status(Status::new(Code::Internal, format!("the server of {task} cannot start: {e}")))
         };
         listener.set_nonblocking(true).map_err(internal)?;
-        // One thread polls the sockets: a second one would be woken beside it for nothing.
+        // One thread is enough for the sockets; with a second one, each message would wake both.
         let mut runtime = Builder::new_multi_thread();
         runtime.worker_threads(1).thread_name("anabranch-group").enable_all();
         let runtime = runtime.build().map_err(internal)?;

@@ -111,7 +111,7 @@ impl Network {
         self.messages.lock().push(message);
     }
 
-    /// Removes the message that `choose` selects from the number of messages; `None` if there is none.
+    /// Removes and returns a message; `None` if there is none. `choose` gets the number of messages and returns an index.
     pub(super) fn take(&self, choose: impl FnOnce(usize) -> usize) -> Option<Message> {
         let mut messages = self.messages.lock();
         (!messages.is_empty()).then(|| {
