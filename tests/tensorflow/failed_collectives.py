@@ -21,6 +21,8 @@ WORKERS = 3
 AT_ONCE = 5.0
 # Longest time in seconds for which a member waits that has a timeout of two seconds.
 TIMED_OUT = 5.0
+# Time in seconds after which a member that waits asks the others.
+STALL_WARN = 2
 
 
 class Member:
@@ -165,13 +167,33 @@ def member_that_leaves(servers):
     close(members)
 
 
+def restarted_client(servers):
+    """Members that wait for a member whose client has restarted, without an end of its session, learn it within seconds,
+    and meet its new session."""
+    members = members_of(servers, 10)
+    succeed(members)
+    abandoned = members[1].session
+    members[1].session = tf.Session(members[1].target, graph=members[1].graph)
+    began = time.monotonic()
+    ends = together(*(member.run for member in members))
+    for error, ended in ends:
+        assert isinstance(error, tf.errors.AbortedError), error
+        assert ended - began < STALL_WARN + AT_ONCE, ended - began
+    assert any("begun anew" in str(error) for error, _ in ends), ends
+    succeed(members)
+    abandoned.close()
+    succeed(members)
+    close(members)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--server", required=True)
     parser.add_argument("checks", nargs="*")
     flags = parser.parse_args()
-    with Workers(shlex.split(flags.server), WORKERS) as servers:
-        for check in [failing_input, missing_member, killed_member, member_that_leaves]:
+    command = [*shlex.split(flags.server), "--stall-warn", str(STALL_WARN)]
+    with Workers(command, WORKERS) as servers:
+        for check in [failing_input, missing_member, killed_member, member_that_leaves, restarted_client]:
             if not flags.checks or check.__name__ in flags.checks:
                 check(servers)
                 print(f"ok {check.__name__}", flush=True)

@@ -5,6 +5,7 @@ use super::super::standing::{Answer, Question, standing};
 use super::SessionCollectives;
 use super::running::{Running, awaited};
 use crate::collective::register::Attendance;
+use device::Error;
 use device::collective::{Operation, Request, StepCollectives};
 use futures::future::join_all;
 use graph::{Code, DeviceName, TaskName};
@@ -104,11 +105,14 @@ impl SessionCollectives {
     }
 
     /// Logs a collective that waits, until the time `last` after its start. Then asks the missing members once more,
-    /// for the error.
+    /// for the error. Ends the collective if a member has begun the group anew.
     async fn report(&self, stalled: Stalled, run: &Running, last: Duration) {
         let (mut at, mut number) = (self.stalls.warn_after, 0);
         while at < last {
             tokio::time::sleep(at.saturating_sub(stalled.began.elapsed())).await;
+            if let Some(error) = self.find_new_group(&stalled.question, run).await {
+                return run.end(Err(error));
+            }
             if self.stalls.is_first(&stalled.question, number) {
                 let (waits, doing) = self.observe(&stalled.question, run, ANSWER_LIMIT).await;
                 let waited = stalled.began.elapsed().as_secs_f64();
@@ -120,6 +124,21 @@ impl SessionCollectives {
         tokio::time::sleep(last.saturating_sub(stalled.began.elapsed())).await;
         let limit = run.timeout.saturating_sub(stalled.began.elapsed());
         *run.doing.lock() = self.observe(&stalled.question, run, limit).await.1;
+    }
+
+    /// Returns the `Aborted` error of a collective whose members have agreed, if the leader waits again for members of the
+    /// group: a member has joined it from a new session, after its program has restarted.
+    async fn find_new_group(&self, question: &Question, run: &Running) -> Option<Error> {
+        run.course.lock().as_ref()?;
+        let seen = self.ask_leader(question, Instant::now() + ANSWER_LIMIT).await?;
+        let group = question.group_key;
+        let text = || {
+            format!(
+                "group {group} was begun anew by a member whose program has restarted: {}; the next step joins it",
+                seen.who_has_joined()
+            )
+        };
+        (!seen.is_complete()).then(|| Error::new(Code::Aborted, text()))
     }
 
     /// Says for which members a collective waits, and their actions. Members that do not answer within `limit` are named
