@@ -107,7 +107,7 @@ fn buckets_of_reductions_are_one_exchange_and_change_no_bits() -> Fallible {
 fn a_failed_member_of_a_collective_is_named_at_once_in_all_sessions_and_may_come_again() -> Fallible {
     let mut client = python::script("tests/tensorflow/failed_collectives.py")?;
     let output = python::run(client.args(["--server", env!("CARGO_BIN_EXE_anabranch-worker")]))?;
-    assert_eq!(checks(&output), 4, "{output}");
+    assert_eq!(checks(&output), 5, "{output}");
     Ok(())
 }
 
