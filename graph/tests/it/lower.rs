@@ -73,6 +73,35 @@ fn control_inputs_of_a_call_apply_to_its_body() -> Result<()> {
 }
 
 #[test]
+fn constants_of_a_call_in_a_branch_are_dead_where_its_arguments_are() -> Result<()> {
+    check(
+        r#"
+            %function two
+              %arg x: float
+              %output y: float
+              c = Const[dtype=float, value=float<>{2.0}]
+              %return y = "c:output:0"
+            %end
+            x = Placeholder[dtype=float]
+            p = Placeholder[dtype=bool]
+            switch = Switch[T=float](x, p)
+            call = two(switch:1)
+            merge = Merge[T=float, N=2](switch, call)
+        "#,
+        expect![[r#"
+            x = Placeholder[dtype=float]
+            p = Placeholder[dtype=bool]
+            switch = Switch[T=float](x, p)
+            call = IdentityN[T=[float], _stands_for_lowered=true](call/c, ^call/output_control_node)
+            merge = Merge[N=2, T=float](switch, call)
+            call/input = Identity[T=float](switch:1)
+            call/c = Const[dtype=float, value=float<>{2.0}](^call/input)
+            call/output_control_node = NoOp(^call/input, ^call/c)
+        "#]],
+    )
+}
+
+#[test]
 fn if_is_lowered_to_switch_and_merge() -> Result<()> {
     check(
         &format!(

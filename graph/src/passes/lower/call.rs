@@ -149,9 +149,11 @@ impl Draft<'_> {
     pub(super) fn producers_of(&mut self, id: NodeId, values: &[Output]) -> Result<Vec<NodeId>> {
         let mut waits = Vec::with_capacity(values.len());
         for value in values {
-            // A value may be an output of another call. The Identity added here waits only for that value, which may be
-            // fed, and not for all side effects of the other call.
-            waits.push(if self.is_call(value.node) {
+            // An Identity waits for a value alone. The value may be an output of another call: it may be fed, and the
+            // side effects of that call are not awaited. Or it is an output of a Switch, of whose outputs one is dead,
+            // while a control edge from the Switch itself is alive.
+            let is_switch = self.nodes[value.node.index()].op.role() == Role::Switch;
+            waits.push(if is_switch || self.is_call(value.node) {
                 let attrs = [("T", self.type_of(*value)?.dtype.into())];
                 self.add(id, "input", "Identity", &attrs, vec![*value], Vec::new())?
             } else {
