@@ -68,6 +68,19 @@ fn conditionals_and_loops_compute_the_same_as_in_a_tensorflow_process() -> Falli
     Ok(())
 }
 
+/// Programs that are drawn from seeds; `ANABRANCH_PROGRAMS_COUNT` sets their number, `ANABRANCH_PROGRAMS_SEED` the first.
+#[test]
+fn random_branches_loops_and_calls_have_the_values_and_gradients_of_tensorflow() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 2)])?;
+    let option = |name: &str, default: &str| std::env::var(name).unwrap_or(default.into());
+    let (count, seed) = (option("ANABRANCH_PROGRAMS_COUNT", "24"), option("ANABRANCH_PROGRAMS_SEED", "140"));
+    let mut client = python::script("tests/tensorflow/random_control_flow.py")?;
+    client.args(["--target", &cluster.target("worker", 0), "--count", &count, "--seed", &seed]);
+    let output = python::run(&mut client)?;
+    assert!(output.contains(&format!("ok {count} programs")), "{output}");
+    Ok(())
+}
+
 #[test]
 fn stacks_and_tensor_arrays_behave_as_in_a_tensorflow_process() -> Fallible {
     let cluster = Cluster::start(&[("worker", 1)])?;
