@@ -4,6 +4,7 @@ mod ckpt_command;
 mod demo;
 mod doctor_command;
 mod graph_command;
+mod launch;
 mod ops_command;
 mod output;
 mod run_command;

@@ -2,7 +2,8 @@
 //! bias of their data.
 
 use crate::support::cluster::free_port;
-use crate::support::{Fallible, python};
+use crate::support::folder::Folder;
+use crate::support::{Fallible, launchers, python};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -88,23 +89,14 @@ fn launchers_start_a_process_group() -> Fallible {
 
 #[test]
 fn mpiexec_and_torchrun_start_a_process_group() -> Fallible {
-    let program = program("process_group")?.display().to_string();
+    let program = program("process_group")?;
+    let folder = Folder::new("process-group")?;
     let port = free_port()?.port().to_string();
-    let launches = [
-        vec!["mpiexec", "-n", "3", &program],
-        vec!["torchrun", "--no-python", "--nproc-per-node", "3", "--master-port", &port, &program],
-    ];
-    for launch in launches {
-        let mut command = Command::new(launch[0]);
-        if launch[0] == "mpiexec" {
-            command.env("ANABRANCH_PORT", &port);
-        }
-        match command.args(&launch[1..]).stderr(Stdio::inherit()).output() {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                eprintln!("skipped: this machine has no {}", launch[0]);
-            }
-            ended => check_sums(&String::from_utf8(ended?.stdout)?),
-        }
-    }
+    let mut mpiexec = Command::new(launchers::mpiexec()?);
+    mpiexec.args(["-n", "3"]).arg(&program).env("ANABRANCH_PORT", &port);
+    check_sums(&python::run(&mut mpiexec)?);
+    let mut torchrun = Command::new(launchers::write_torchrun(folder.path())?);
+    torchrun.args(["--no-python", "--nproc-per-node", "3"]).arg(&program).env("MASTER_PORT", &port);
+    check_sums(&python::run(&mut torchrun)?);
     Ok(())
 }

@@ -5,8 +5,9 @@ use crate::support::Fallible;
 use crate::support::cluster::free_port;
 use crate::support::environment;
 use crate::support::folder::Folder;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use crate::support::launchers;
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,7 +20,7 @@ const TESTED_ELSEWHERE: &[(&str, &str)] = &[
     ("cargo test --workspace", ".ci/run"),
     ("anabranch-worker $cluster", "tests/deadlines/ps_replicas.rs"),
     ("mpirun -n 4", "tests/it/examples.rs"),
-    ("torchrun --no-python", "tests/it/examples.rs"),
+    ("torchrun --no-python --nproc-per-node 4", "tests/it/examples.rs"),
 ];
 
 /// Ports in the documents, which the test replaces by free ports.
@@ -77,7 +78,7 @@ fn shell_blocks(text: &str) -> impl Iterator<Item = &str> {
     text.split("\n```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next())
 }
 
-/// Makes a folder with the programs that the commands run: this build's, and scripts for `cargo` and `python`.
+/// Makes a folder with the programs that the commands run: this build's, launchers, and scripts for `cargo` and `python`.
 fn programs(root: &Path) -> Fallible<Folder> {
     let folder = Folder::new("guide-programs")?;
     for (name, program) in [
@@ -87,11 +88,13 @@ fn programs(root: &Path) -> Fallible<Folder> {
     ] {
         symlink(program, folder.path().join(name))?;
     }
-    let cargo = folder.path().join("cargo");
-    fs::write(&cargo, CARGO.replace("$ROOT", &root.display().to_string()))?;
-    fs::set_permissions(&cargo, Permissions::from_mode(0o755))?;
-    fs::write(folder.path().join("python"), "#!/bin/sh\nexec python3 \"$@\"\n")?;
-    fs::set_permissions(folder.path().join("python"), Permissions::from_mode(0o755))?;
+    let mpirun = format!("#!/bin/sh\nexec '{}' \"$@\"\n", launchers::mpiexec()?.display());
+    let cargo = CARGO.replace("$ROOT", &root.display().to_string());
+    let python = "#!/bin/sh\nexec python3 \"$@\"\n";
+    for (name, script) in [("mpirun", &*mpirun), ("cargo", &cargo), ("python", python)] {
+        launchers::write_program(folder.path(), name, script)?;
+    }
+    launchers::write_torchrun(folder.path())?;
     Ok(folder)
 }
 
@@ -117,6 +120,7 @@ fn run(block: &str, programs: &Folder) -> Fallible<String> {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut bash = Command::new("timeout");
     bash.args([DEADLINE, "bash", "-c", &script]).current_dir(folder.path()).env("PORTS", ports.join(" "));
+    bash.env("ANABRANCH_PORT", free_port()?.port().to_string());
     environment::run(bash.env("PATH", format!("{}:{path}", programs.path().display())))
 }
 

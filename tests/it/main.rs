@@ -14,6 +14,7 @@ mod gpu_suite;
 mod gradients;
 mod guide_commands;
 mod joint_training;
+mod launchers;
 mod messages;
 mod models;
 mod ops;

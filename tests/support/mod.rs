@@ -6,6 +6,7 @@ pub mod elections;
 pub mod environment;
 pub mod folder;
 pub mod job;
+pub mod launchers;
 pub mod load;
 pub mod op_nodes;
 pub mod op_table;

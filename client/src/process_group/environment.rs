@@ -1,6 +1,12 @@
 //! The environment variables by which launchers tell a process its rank and where the processes meet.
 
+use super::{JOB, meeting};
+use crate::error::Result as ClientResult;
+use graph::TaskName;
+use proto::Cluster;
 use std::fmt;
+use std::time::{Duration, Instant};
+use tokio::net::TcpSocket;
 
 /// The port at which processes meet if no variable names one.
 const DEFAULT_PORT: u16 = 29511;
@@ -13,19 +19,42 @@ struct Launcher {
     size: &'static str,
     /// `None` for a launcher that names its hosts.
     local_size: Option<&'static str>,
+    /// The variables of which one is set in each process that the launcher starts, if the rank and the number of
+    /// processes are also set elsewhere; else empty.
+    marks: &'static [&'static str],
 }
 
 /// The launchers, in the order in which their variables are looked for: `mpirun` may run within a job of Slurm.
 const LAUNCHERS: [Launcher; 4] = [
-    Launcher { name: "torchrun", rank: "RANK", size: "WORLD_SIZE", local_size: Some("LOCAL_WORLD_SIZE") },
+    Launcher {
+        name: "torchrun",
+        rank: "RANK",
+        size: "WORLD_SIZE",
+        local_size: Some("LOCAL_WORLD_SIZE"),
+        marks: &[],
+    },
     Launcher {
         name: "Open MPI",
         rank: "OMPI_COMM_WORLD_RANK",
         size: "OMPI_COMM_WORLD_SIZE",
         local_size: Some("OMPI_COMM_WORLD_LOCAL_SIZE"),
+        marks: &[],
     },
-    Launcher { name: "MPICH", rank: "PMI_RANK", size: "PMI_SIZE", local_size: Some("MPI_LOCALNRANKS") },
-    Launcher { name: "Slurm", rank: "SLURM_PROCID", size: "SLURM_NTASKS", local_size: None },
+    Launcher {
+        name: "MPICH",
+        rank: "PMI_RANK",
+        size: "PMI_SIZE",
+        local_size: Some("MPI_LOCALNRANKS"),
+        marks: &[],
+    },
+    // A batch script has a rank and a number of tasks too, although Slurm starts it once.
+    Launcher {
+        name: "Slurm",
+        rank: "SLURM_PROCID",
+        size: "SLURM_NTASKS",
+        local_size: None,
+        marks: &["SLURM_STEP_ID", "SLURM_STEP_NODELIST"],
+    },
 ];
 
 /// The place of a process among those that a launcher has started.
@@ -47,6 +76,18 @@ pub struct Environment {
     /// The host and port at which rank 0 waits for the others.
     pub host: String,
     pub port: u16,
+}
+
+/// A process of a launcher as a task of the cluster that all its processes form.
+#[derive(Debug)]
+pub struct LaunchedTask {
+    /// The cluster of one job, `worker`: rank *r* is its task *r*.
+    pub cluster: Cluster,
+    /// The task of this process.
+    pub task: TaskName,
+    /// Holds the port of the task: it is bound and does not listen. A server of this process listens at it, or a server
+    /// of a child process binds the same port while this socket is open.
+    pub socket: TcpSocket,
 }
 
 /// The variable that is missing or malformed.
@@ -103,8 +144,48 @@ impl Environment {
     /// # Errors
     /// For variables that are missing or malformed.
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Environment, EnvironmentError> {
-        let launcher = LAUNCHERS.iter().find(|launcher| lookup(launcher.rank).is_some());
-        let launcher = launcher.ok_or(EnvironmentError::NoLauncher)?;
+        let is_set = |launcher: &&Launcher| {
+            lookup(launcher.rank).is_some() || (launcher.marks.is_empty() && lookup(launcher.size).is_some())
+        };
+        let launcher = LAUNCHERS.iter().find(is_set).ok_or(EnvironmentError::NoLauncher)?;
+        Environment::of(launcher, &lookup)
+    }
+
+    /// Reads the variables like [`Environment::read`], but returns `None` for a process that no launcher has started. A
+    /// batch script of Slurm, which sees the number of its job's tasks, is such a process unless `srun` starts it.
+    ///
+    /// # Errors
+    /// For variables of a launcher that are missing or malformed.
+    pub fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Environment>, EnvironmentError> {
+        let is_set = |launcher: &&Launcher| {
+            let is_marked =
+                launcher.marks.is_empty() || launcher.marks.iter().any(|mark| lookup(mark).is_some());
+            is_marked && (lookup(launcher.rank).is_some() || lookup(launcher.size).is_some())
+        };
+        LAUNCHERS.iter().find(is_set).map(|launcher| Environment::of(launcher, &lookup)).transpose()
+    }
+
+    /// Waits until all processes of the launcher have come, at most for `patience`. Returns the cluster that they form,
+    /// and this process's task and port in it.
+    ///
+    /// # Errors
+    /// `DeadlineExceeded` naming the ranks that did not come; `InvalidArgument` for processes that disagree in their
+    /// number or have the same rank; `Unavailable` if rank 0 cannot listen.
+    pub fn meet(&self, patience: Duration) -> ClientResult<LaunchedTask> {
+        let (socket, addresses) = meeting::meet(self, super::work::after(Instant::now(), patience))?;
+        let mut cluster = Cluster::new();
+        for (task, address) in (0..).zip(&addresses) {
+            cluster.insert(JOB, task, address)?;
+        }
+        let task = TaskName::new(JOB, u32::try_from(self.rank).unwrap_or(u32::MAX));
+        Ok(LaunchedTask { cluster, task, socket })
+    }
+
+    /// Reads the variables of a launcher.
+    fn of(
+        launcher: &Launcher,
+        lookup: &impl Fn(&str) -> Option<String>,
+    ) -> Result<Environment, EnvironmentError> {
         let number = |variable| {
             let missing = EnvironmentError::Missing { launcher: launcher.name, variable };
             number(variable, &lookup(variable).ok_or(missing)?)
@@ -114,9 +195,9 @@ impl Environment {
             return Err(EnvironmentError::Rank { rank, size });
         }
         let host = lookup("MASTER_ADDR").filter(|host| !host.is_empty());
-        let host = host.or_else(|| launcher.default_host(size, &lookup));
+        let host = host.or_else(|| launcher.default_host(size, lookup));
         let host = host.ok_or(EnvironmentError::NoAddress { launcher: launcher.name })?;
-        Ok(Environment { rank, size, host, port: port(&lookup)? })
+        Ok(Environment { rank, size, host, port: port(lookup)? })
     }
 }
 
@@ -170,6 +251,11 @@ mod tests {
         Environment::read(|name| all.get(name).map(|value| (*value).to_owned()))
     }
 
+    fn find(variables: &[(&str, &str)]) -> Result<Option<Environment>, EnvironmentError> {
+        let all: std::collections::BTreeMap<&str, &str> = variables.iter().copied().collect();
+        Environment::find(|name| all.get(name).map(|value| (*value).to_owned()))
+    }
+
     fn environment(rank: usize, size: usize, host: &str, port: u16) -> Result<Environment, EnvironmentError> {
         Ok(Environment { rank, size, host: host.to_owned(), port })
     }
@@ -213,8 +299,24 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_script_of_slurm_is_started_by_no_launcher_but_a_step_is() {
+        assert_eq!(find(&[]), Ok(None));
+        let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_JOB_NODELIST", "a,b")];
+        assert_eq!(find(&batch), Ok(None));
+        for mark in ["SLURM_STEP_ID", "SLURM_STEP_NODELIST"] {
+            let step = [&batch[..], &[(mark, "a")]].concat();
+            assert_eq!(find(&step), environment(0, 8, "a", DEFAULT_PORT).map(Some), "{mark}");
+        }
+        let within = [&batch[..], &[("PMI_RANK", "1"), ("PMI_SIZE", "2")]].concat();
+        assert_eq!(find(&within), environment(1, 2, "127.0.0.1", DEFAULT_PORT).map(Some));
+    }
+
+    #[test]
     fn missing_and_malformed_variables_are_named() {
-        assert_eq!(read(&[("WORLD_SIZE", "2")]), Err(EnvironmentError::NoLauncher));
+        assert_eq!(read(&[("SLURM_NTASKS", "2")]), Err(EnvironmentError::NoLauncher));
+        let missing = EnvironmentError::Missing { launcher: "torchrun", variable: "RANK" };
+        assert_eq!(read(&[("WORLD_SIZE", "2")]), Err(missing.clone()));
+        assert_eq!(find(&[("WORLD_SIZE", "2")]), Err(missing));
         let missing = EnvironmentError::Missing { launcher: "torchrun", variable: "WORLD_SIZE" };
         assert!(missing.to_string().contains("WORLD_SIZE"));
         assert_eq!(read(&[("RANK", "0")]), Err(missing));

@@ -2,20 +2,28 @@
 //! tell it the addresses at which they listen, and get those of all.
 
 use super::Environment;
+use super::process::bind_to;
 use graph::Code;
 use proto::Status;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
+use tokio::net::TcpSocket;
 
 /// The first word of a registration.
 const GREETING: &str = "anabranch-group-1";
-/// The first word of the answer with all addresses; another answer is the text of an error.
+/// The first word of the answer with all addresses.
 const READY: &str = "ready";
+/// The first word of the answer when some processes have not come; any other answer is the text of a refusal.
+const LATE: &str = "late";
+/// Time by which the others wait longer than until their deadline for the answer of rank 0, which names the missing.
+const ANSWER_GRACE: Duration = Duration::from_secs(2);
 /// Longest time that rank 0 waits for the line of a connection.
 const LINE_DEADLINE: Duration = Duration::from_secs(2);
 /// Number of bytes of a registration, and of an answer for each process, at most.
 const MAX_LINE: u64 = 256;
+/// Number of missing ranks that an error names.
+const MAX_NAMED: usize = 20;
 /// Pause between two attempts to connect to rank 0, or to accept a connection.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -25,19 +33,16 @@ struct Registered {
     address: String,
 }
 
-/// Returns the socket at which this process listens for the others, and the addresses of all, by rank.
+/// Returns a socket that holds the port of this process without listening at it, and the addresses of all, by rank.
 ///
 /// # Errors
 /// `DeadlineExceeded` naming the ranks that did not come; `InvalidArgument` for processes that disagree in their number
 /// or have the same rank; `Unavailable` if rank 0 cannot listen.
-pub(super) fn meet(
-    environment: &Environment,
-    deadline: Instant,
-) -> Result<(TcpListener, Vec<String>), Status> {
+pub(super) fn meet(environment: &Environment, deadline: Instant) -> Result<(TcpSocket, Vec<String>), Status> {
     if environment.size == 1 {
-        let listener = listen(Ipv4Addr::LOCALHOST.into())?;
-        let address = address_of(&listener)?;
-        return Ok((listener, vec![address]));
+        let socket = reserve(Ipv4Addr::LOCALHOST.into())?;
+        let address = address_of(&socket)?;
+        return Ok((socket, vec![address]));
     }
     match environment.rank {
         0 => lead(environment, deadline),
@@ -46,7 +51,7 @@ pub(super) fn meet(
 }
 
 /// Waits for all other processes, and sends each the addresses of all.
-fn lead(environment: &Environment, deadline: Instant) -> Result<(TcpListener, Vec<String>), Status> {
+fn lead(environment: &Environment, deadline: Instant) -> Result<(TcpSocket, Vec<String>), Status> {
     let Environment { size, host, port, .. } = environment;
     let failed = |e: io::Error| {
         let text = format!(
@@ -60,7 +65,12 @@ fn lead(environment: &Environment, deadline: Instant) -> Result<(TcpListener, Ve
     let mut others: Vec<Option<Registered>> = (1..*size).map(|_| None).collect();
     while others.iter().any(Option::is_none) {
         if Instant::now() >= deadline {
-            return Err(missing(&others, environment));
+            let missing = missing(&others, environment);
+            for other in others.iter_mut().flatten() {
+                // The other process may have ended.
+                let _ = writeln!(other.stream, "{LATE} {}", missing.message);
+            }
+            return Err(missing);
         }
         match meeting.accept() {
             Ok((stream, _)) => accept(stream, &mut others, *size)?,
@@ -70,8 +80,8 @@ fn lead(environment: &Environment, deadline: Instant) -> Result<(TcpListener, Ve
     let others: Vec<Registered> = others.into_iter().flatten().collect();
     let own = others.first().and_then(|other| other.stream.local_addr().ok());
     let own = own.ok_or_else(|| Status::new(Code::Unavailable, format!("the network of {host} is lost")))?;
-    let listener = listen(own.ip())?;
-    let mut addresses = vec![address_of(&listener)?];
+    let socket = reserve(own.ip())?;
+    let mut addresses = vec![address_of(&socket)?];
     addresses.extend(others.iter().map(|other| other.address.clone()));
     let line = format!("{READY} {}\n", addresses.join(" "));
     for (mut other, rank) in others.into_iter().zip(1..) {
@@ -79,7 +89,7 @@ fn lead(environment: &Environment, deadline: Instant) -> Result<(TcpListener, Ve
             Status::new(Code::Unavailable, format!("rank {rank} at {} was lost: {e}", other.address))
         })?;
     }
-    Ok((listener, addresses))
+    Ok((socket, addresses))
 }
 
 /// Reads a registration. A connection that sends none is closed.
@@ -115,7 +125,7 @@ fn read_registration(stream: &TcpStream) -> Option<(usize, usize, String)> {
 }
 
 /// Registers with rank 0, and waits for the addresses of all.
-fn register(environment: &Environment, deadline: Instant) -> Result<(TcpListener, Vec<String>), Status> {
+fn register(environment: &Environment, deadline: Instant) -> Result<(TcpSocket, Vec<String>), Status> {
     let Environment { rank, size, host, port } = environment;
     let mut stream = connect(environment, deadline)?;
     let lost = |e: io::Error| {
@@ -125,11 +135,14 @@ fn register(environment: &Environment, deadline: Instant) -> Result<(TcpListener
         };
         Status::new(code, format!("rank 0 at {host}:{port} has not answered rank {rank}: {e}"))
     };
-    let listener = listen(stream.local_addr().map_err(lost)?.ip())?;
-    let own = address_of(&listener)?;
+    let socket = reserve(stream.local_addr().map_err(lost)?.ip())?;
+    let own = address_of(&socket)?;
     writeln!(stream, "{GREETING} {size} {rank} {own}").map_err(lost)?;
-    let patience = deadline.saturating_duration_since(Instant::now()).max(PAUSE);
+    let patience = deadline.saturating_duration_since(Instant::now()) + ANSWER_GRACE;
     let line = read_line(&stream, patience, MAX_LINE * *size as u64).map_err(lost)?;
+    if let Some(late) = line.trim().strip_prefix(LATE) {
+        return Err(Status::new(Code::DeadlineExceeded, late.trim().to_owned()));
+    }
     let refused = || Status::invalid(line.trim().to_owned());
     let addresses = line.trim().strip_prefix(READY).ok_or_else(refused)?;
     let addresses: Vec<String> = addresses.split_whitespace().map(str::to_owned).collect();
@@ -137,7 +150,7 @@ fn register(environment: &Environment, deadline: Instant) -> Result<(TcpListener
         let text = format!("rank 0 at {host}:{port} has sent other addresses than those of {size} processes");
         return Err(Status::new(Code::Internal, text));
     }
-    Ok((listener, addresses))
+    Ok((socket, addresses))
 }
 
 /// Connects to rank 0, which may not listen yet.
@@ -170,13 +183,15 @@ fn read_line(stream: &TcpStream, patience: Duration, limit: u64) -> io::Result<S
     }
 }
 
-fn listen(host: IpAddr) -> Result<TcpListener, Status> {
-    TcpListener::bind((host, 0))
+/// Binds a free port of this machine. It can be bound again, by this process or another one, as long as nothing listens
+/// at it.
+fn reserve(host: IpAddr) -> Result<TcpSocket, Status> {
+    bind_to((host, 0).into())
         .map_err(|e| Status::new(Code::Unavailable, format!("no port of {host} is free: {e}")))
 }
 
-fn address_of(listener: &TcpListener) -> Result<String, Status> {
-    let address = listener.local_addr();
+fn address_of(socket: &TcpSocket) -> Result<String, Status> {
+    let address = socket.local_addr();
     let address =
         address.map_err(|e| Status::new(Code::Internal, format!("a socket has no address: {e}")))?;
     Ok(address.to_string())
@@ -184,12 +199,17 @@ fn address_of(listener: &TcpListener) -> Result<String, Status> {
 
 fn missing(others: &[Option<Registered>], environment: &Environment) -> Status {
     let ranks = others.iter().zip(1usize..).filter(|(other, _)| other.is_none());
-    let ranks: Vec<String> = ranks.map(|(_, rank)| rank.to_string()).collect();
+    let mut names: Vec<String> = ranks.map(|(_, rank)| rank.to_string()).collect();
+    let more = names.len().saturating_sub(MAX_NAMED);
+    names.truncate(MAX_NAMED);
     let Environment { size, port, .. } = environment;
-    let text = format!(
+    let mut text = format!(
         "of {size} processes, these ranks did not come to rank 0 at port {port} in time: {}",
-        ranks.join(", ")
+        names.join(", ")
     );
+    if more > 0 {
+        text.push_str(&format!(" and {more} others"));
+    }
     Status::new(Code::DeadlineExceeded, text)
 }
 
@@ -224,7 +244,7 @@ mod tests {
         });
         let [two, one, zero] = met;
         let (two, one, zero) = (two?, one?, zero?);
-        assert_eq!(zero.1, [&zero, &one, &two].map(|(listener, _)| address_of(listener).unwrap_or_default()));
+        assert_eq!(zero.1, [&zero, &one, &two].map(|(socket, _)| address_of(socket).unwrap_or_default()));
         assert!(one.1 == zero.1 && two.1 == zero.1);
         Ok(())
     }
@@ -244,6 +264,36 @@ mod tests {
         assert!(late.message.ends_with(": 1, 2"), "{late}");
         let alone = meet(&environment(1, 2, free_port()?), after(Duration::from_millis(50))).err();
         assert!(alone.is_some_and(|e| e.code == Code::DeadlineExceeded && e.message.contains("rank 0 at")));
+        Ok(())
+    }
+
+    #[test]
+    fn those_who_have_come_get_the_names_of_the_missing() -> Test {
+        let port = free_port()?;
+        let deadline = after(Duration::from_millis(300));
+        let (lead, other) = std::thread::scope(|scope| {
+            let lead = scope.spawn(move || meet(&environment(0, 4, port), deadline).err());
+            let other = meet(&environment(2, 4, port), deadline).err();
+            (lead.join().unwrap_or_default(), other)
+        });
+        for error in [lead, other] {
+            let error = error.ok_or("no error")?;
+            assert_eq!(error.code, Code::DeadlineExceeded);
+            assert!(error.message.ends_with("in time: 1, 3"), "{error}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_port_is_held_for_a_second_socket_that_listens() -> Test {
+        let held = reserve(Ipv4Addr::LOCALHOST.into())?;
+        let address: SocketAddr = address_of(&held)?.parse()?;
+        assert!(TcpStream::connect(address).is_err());
+        for _ in 0..2 {
+            let listener = TcpListener::bind(address)?;
+            TcpStream::connect(address)?;
+            drop(listener);
+        }
         Ok(())
     }
 

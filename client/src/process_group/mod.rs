@@ -5,7 +5,7 @@ mod meeting;
 mod process;
 mod work;
 
-pub use environment::{Environment, EnvironmentError};
+pub use environment::{Environment, EnvironmentError, LaunchedTask};
 pub use work::Work;
 
 use self::process::Process;
@@ -14,9 +14,9 @@ use crate::error::Result;
 use graph::fingerprint::{combine, hash64};
 use graph::{DType, DeviceAttributes, Shape, TaskName, Tensor};
 use proto::{Cluster, Status};
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::net::TcpSocket;
 use worker::{Group, GroupCall, GroupCallId, Operation, Reduction, Transport};
 
 /// Step ids have 57 bits.
@@ -77,8 +77,8 @@ impl ProcessGroup {
     pub fn join(cluster: Cluster, rank: usize, options: GroupOptions) -> Result<ProcessGroup> {
         let tasks = ranks_of(&cluster)?;
         let task = task_of(&tasks, rank)?;
-        let listener = process::listen(task, cluster.address(task).unwrap_or_default())?;
-        ProcessGroup::join_at(listener, cluster, rank, options)
+        let socket = process::bind(task, cluster.address(task).unwrap_or_default())?;
+        ProcessGroup::join_at(socket, cluster, rank, options)
     }
 
     /// Joins the group of the processes that a launcher has started: torchrun, `mpirun` of Open MPI or MPICH, or
@@ -97,24 +97,19 @@ impl ProcessGroup {
     /// # Errors
     /// Those of [`ProcessGroup::join`].
     pub fn from_environment(environment: &Environment, options: GroupOptions) -> Result<ProcessGroup> {
-        let deadline = after(Instant::now(), options.join_timeout);
-        let (listener, addresses) = meeting::meet(environment, deadline)?;
-        let mut cluster = Cluster::new();
-        for (task, address) in (0..).zip(&addresses) {
-            cluster.insert(JOB, task, address)?;
-        }
-        ProcessGroup::join_at(listener, cluster, environment.rank, options)
+        let LaunchedTask { cluster, socket, .. } = environment.meet(options.join_timeout)?;
+        ProcessGroup::join_at(socket, cluster, environment.rank, options)
     }
 
     fn join_at(
-        listener: TcpListener,
+        socket: TcpSocket,
         cluster: Cluster,
         rank: usize,
         options: GroupOptions,
     ) -> Result<ProcessGroup> {
         let tasks = ranks_of(&cluster)?;
         let task = task_of(&tasks, rank)?.clone();
-        let process = Process::start(cluster, task, listener, options.transport)?;
+        let process = Process::start(cluster, task, socket, options.transport)?;
         let (worker, deadline) = (process.worker().clone(), after(Instant::now(), options.join_timeout));
         let members = process.wait(async move { worker.meet(&tasks, deadline).await })?;
         ProcessGroup::of_members(&process, members, "world".into(), options, deadline)

@@ -8,9 +8,11 @@ use proto::{Cluster, Status};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Runtime};
 use worker::gpu_options::{GpuOptions, GpuSelection};
 use worker::{Transport, Worker};
@@ -25,20 +27,19 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts the server of a task, which listens at `listener`.
+    /// Starts the server of a task, which listens at the bound `socket`.
     ///
     /// # Errors
     /// `Internal` if the operating system cannot start a thread, and those of [`Server::in_runtime`].
     pub(super) fn start(
         cluster: Cluster,
         task: TaskName,
-        listener: TcpListener,
+        socket: TcpSocket,
         transport: Transport,
     ) -> Result<Arc<Process>> {
-        let internal = |e: std::io::Error| {
+        let internal = |e: io::Error| {
             Error::Status(Status::new(Code::Internal, format!("the server of {task} cannot start: {e}")))
         };
-        listener.set_nonblocking(true).map_err(internal)?;
         // One thread is enough for the sockets; with a second one, each message would wake both.
         let mut runtime = Builder::new_multi_thread();
         runtime.worker_threads(1).thread_name("anabranch-group").enable_all();
@@ -48,7 +49,7 @@ impl Process {
         let entered = runtime.enter();
         let server = Server::in_runtime(config)?;
         let worker = server.worker().clone();
-        let listener = tokio::net::TcpListener::from_std(listener).map_err(internal)?;
+        let listener = socket.listen(BACKLOG).map_err(internal)?;
         drop(entered);
         runtime.spawn(async move { server.serve(listener, std::future::pending(), Duration::ZERO).await });
         Ok(Arc::new(Process { runtime: Some(runtime), worker, joined: Mutex::default() }))
@@ -97,19 +98,32 @@ impl fmt::Debug for Process {
     }
 }
 
-/// Listens at the address that a cluster gives a task; on all interfaces if its host is not one of this machine.
+/// Maximum number of connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// Binds the address that a cluster gives a task; all interfaces if its host is not one of this machine.
 ///
 /// # Errors
 /// `Unavailable` if the port is taken.
-pub(super) fn listen(task: &TaskName, address: &str) -> Result<TcpListener, Status> {
+pub(super) fn bind(task: &TaskName, address: &str) -> Result<TcpSocket, Status> {
     let failed =
-        |e: std::io::Error| Status::new(Code::Unavailable, format!("{task} cannot listen at {address}: {e}"));
+        |e: io::Error| Status::new(Code::Unavailable, format!("{task} cannot listen at {address}: {e}"));
     let addresses: Vec<SocketAddr> = address.to_socket_addrs().map_err(failed)?.collect();
     let port = addresses.first().map_or(0, SocketAddr::port);
-    match TcpListener::bind(&*addresses) {
-        Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => {
-            TcpListener::bind(("0.0.0.0", port)).map_err(failed)
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses.into_iter().chain([(Ipv4Addr::UNSPECIFIED, port).into()]) {
+        match bind_to(address) {
+            Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => last = e,
+            bound => return bound.map_err(failed),
         }
-        bound => bound.map_err(failed),
     }
+    Err(failed(last))
+}
+
+/// Binds an address, which can be bound again as long as nothing listens at it.
+pub(super) fn bind_to(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
 }

@@ -1,9 +1,11 @@
 //! A local cluster whose tasks are separate processes, which end with this process.
 
+use client::process_group::LaunchedTask;
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tokio::net::TcpSocket;
 
 /// Time after the start of a task at which the task counts as failed if it does not listen yet.
 const START_DEADLINE: Duration = Duration::from_secs(10);
@@ -15,6 +17,8 @@ const STOP_DEADLINE: Duration = Duration::from_secs(10);
 pub(super) struct Cluster {
     tasks: Vec<Task>,
     workers: Vec<SocketAddr>,
+    /// Holds the port of a task until its process has bound it.
+    _held: Option<TcpSocket>,
 }
 
 #[derive(Debug)]
@@ -32,7 +36,7 @@ impl Cluster {
         let joined = |all: &[SocketAddr]| all.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
         let jobs = [("ps", of_ps), ("worker", of_workers)].into_iter().filter(|(_, all)| !all.is_empty());
         let text = jobs.map(|(job, all)| format!("{job}={}", joined(all))).collect::<Vec<_>>().join(";");
-        let mut cluster = Cluster { tasks: Vec::new(), workers: of_workers.to_vec() };
+        let mut cluster = Cluster { tasks: Vec::new(), workers: of_workers.to_vec(), _held: None };
         for (job, count) in [("ps", ps), ("worker", workers)] {
             for index in 0..count {
                 cluster.tasks.push(Task::start(&text, job, index)?);
@@ -40,6 +44,18 @@ impl Cluster {
         }
         for (task, address) in cluster.tasks.iter_mut().zip(&addresses) {
             task.wait_until_listening(*address)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Starts the task of this process in the cluster that the processes of a launcher form, and waits until it listens.
+    pub(super) fn start_launched(launched: LaunchedTask) -> Result<Cluster, Box<dyn Error + Send + Sync>> {
+        let LaunchedTask { cluster: all, task, socket } = launched;
+        let address: SocketAddr = all.address(&task).unwrap_or_default().parse()?;
+        let started = Task::start(&all.to_string(), &task.job, task.task)?;
+        let mut cluster = Cluster { tasks: vec![started], workers: vec![address], _held: Some(socket) };
+        for task in &mut cluster.tasks {
+            task.wait_until_listening(address)?;
         }
         Ok(cluster)
     }
@@ -96,10 +112,11 @@ impl Task {
         let gpus = if job == "ps" { "none" } else { "all" };
         let process = Command::new(std::env::current_exe()?)
             .args(["worker", "--cluster", cluster, "--job", job, "--task", &index.to_string()])
-            .args(["--gpus", gpus])
+            .args(["--gpus", gpus, "--stop-with-stdin"])
             .env_remove("TF_CONFIG")
             .env("RUST_LOG", "warn")
-            .stdin(Stdio::null())
+            // The input ends with this process, also if a launcher kills it.
+            .stdin(Stdio::piped())
             .spawn()?;
         Ok(Task { name: format!("/job:{job}/task:{index}"), process })
     }

@@ -12,10 +12,12 @@ mod report;
 mod training;
 mod wide_and_deep;
 
+use super::launch::{self, LaunchFlags};
 use clap::{Args, ValueEnum};
 use device::gpu_options::GpuSelection;
 use mode::{Compute, Mode, REPLICAS};
 use std::error::Error;
+use training::Plan;
 use worker::gpus;
 
 #[derive(Debug, Args)]
@@ -32,13 +34,16 @@ pub(crate) struct DemoFlags {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
 
-    /// Examples in each step; by default the model's own number
+    /// Examples in each step; by default the model's own number. Workers that combine their gradients share them
     #[arg(long)]
     batch: Option<usize>,
 
     /// Compute the model on the first GPU of each client's process or worker; parameter servers use no GPU
     #[arg(long)]
     gpu: bool,
+
+    #[command(flatten)]
+    launch: LaunchFlags,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -51,10 +56,44 @@ enum Model {
 }
 
 pub(crate) fn run(flags: &DemoFlags) -> Result<(), Box<dyn Error + Send + Sync>> {
-    if let Some(batch) = flags.batch
-        && (batch == 0 || !batch.is_multiple_of(REPLICAS as usize))
+    // A single process of a launcher is a demo like any other.
+    let environment = launch::find()?.filter(|environment| environment.size > 1);
+    let processes = environment.as_ref().map(|environment| environment.size);
+    check(flags, processes)?;
+    let problem = match flags.model {
+        Model::Digits => digits::problem()?,
+        Model::WideAndDeep => wide_and_deep::problem()?,
+    };
+    let plan = Plan {
+        mode: flags.mode,
+        compute: if flags.gpu { Compute::OnGpu } else { Compute::Anywhere },
+        steps: flags.steps.unwrap_or(problem.steps),
+        batch: flags.batch.unwrap_or(problem.batch),
+    };
+    let outcome = match environment {
+        None => Some(training::run(&problem, plan)?),
+        Some(environment) => training::run_launched(&problem, plan, flags.launch.meet(&environment)?)?,
+    };
+    if let Some(outcome) = outcome {
+        report::print(&outcome);
+    }
+    Ok(())
+}
+
+/// Checks that the flags agree with each other and with the number of processes that a launcher has started, if one has.
+fn check(flags: &DemoFlags, processes: Option<usize>) -> Result<(), Box<dyn Error + Send + Sync>> {
+    if let Some(count) = processes
+        && flags.mode != Mode::AllReduce
     {
-        let wanted = format!("it must be a multiple of {REPLICAS}, and more than 0");
+        let mode = flags.mode.name();
+        let text = format!("--mode {mode} starts its own processes, but a launcher has started {count}");
+        return Err(format!("{text}: use --mode all-reduce, or start this command once").into());
+    }
+    let sharers = processes.unwrap_or(REPLICAS as usize);
+    if let Some(batch) = flags.batch
+        && (batch == 0 || !batch.is_multiple_of(sharers))
+    {
+        let wanted = format!("it must be a multiple of {sharers}, and more than 0");
         return Err(format!("--batch is {batch}: {wanted}").into());
     }
     if flags.gpu
@@ -66,11 +105,5 @@ pub(crate) fn run(flags: &DemoFlags) -> Result<(), Box<dyn Error + Send + Sync>>
         let model = "--mode hybrid places tables, and the model digits has none";
         return Err(format!("{model}: use --model wide-and-deep, or --mode all-reduce").into());
     }
-    let problem = match flags.model {
-        Model::Digits => digits::problem()?,
-        Model::WideAndDeep => wide_and_deep::problem()?,
-    };
-    let compute = if flags.gpu { Compute::OnGpu } else { Compute::Anywhere };
-    report::print(&training::run(&problem, flags.mode, compute, flags.steps, flags.batch)?);
     Ok(())
 }

@@ -23,7 +23,7 @@ pub(super) enum Mode {
     /// Asynchronous workers, none of them more than three steps ahead of the slowest
     BoundedStaleness,
     /// Two workers, started as processes, that hold all variables and combine their gradients in each step; no parameter
-    /// servers
+    /// servers. Under mpirun, torchrun or srun, each process that they start is one worker
     AllReduce,
     /// Like all-reduce, with the model's tables on two parameter servers
     Hybrid,
@@ -55,6 +55,14 @@ impl Compute {
     }
 }
 
+/// The place of a client among those of its job.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// The index of the client, and of its worker.
+    pub(super) worker: u32,
+    pub(super) workers: u32,
+}
+
 /// Number of towers, or of workers whose gradients a step needs.
 pub(super) const REPLICAS: u32 = 2;
 
@@ -68,8 +76,9 @@ const BACKUP: u32 = 1;
 const AHEAD: u32 = 3;
 
 impl Mode {
-    /// Returns the training strategy of the client with index `worker`.
-    pub(super) fn strategy(self, worker: u32) -> Strategy {
+    /// Returns the training strategy of a client.
+    pub(super) fn strategy(self, place: Place) -> Strategy {
+        let worker = place.worker;
         let placement = VariablePlacement::RoundRobin;
         let sync = match self {
             Mode::Local => return Strategy::Local,
@@ -86,9 +95,9 @@ impl Mode {
             Mode::Accumulators => in_step(0, Aggregation::Accumulators),
             Mode::Backup => in_step(BACKUP, Aggregation::InOrder),
             Mode::BoundedStaleness => SyncMode::BoundedStaleness { steps: AHEAD, workers: REPLICAS },
-            Mode::AllReduce => return combining(worker, Tables::Replicated),
+            Mode::AllReduce => return combining(place, Tables::Replicated),
             Mode::Hybrid => {
-                return combining(worker, Tables::OnParameterServers { ps_tasks: SERVERS, placement });
+                return combining(place, Tables::OnParameterServers { ps_tasks: SERVERS, placement });
             }
         };
         Strategy::ParameterServer { ps_tasks: SERVERS, worker, placement, sync }
@@ -113,7 +122,7 @@ impl Mode {
         }
     }
 
-    /// Returns the number of clients, each of which has its own graph.
+    /// Returns the number of clients, each of which has its own graph, unless a launcher decides it.
     pub(super) fn clients(self) -> u32 {
         match self {
             Mode::Local | Mode::InGraph => 1,
@@ -122,23 +131,28 @@ impl Mode {
         }
     }
 
-    /// Returns the number of examples that each client contributes to a step of `batch` examples.
-    pub(super) fn share(self, batch: usize) -> usize {
-        match self {
-            Mode::Synchronous | Mode::Accumulators | Mode::Backup | Mode::AllReduce | Mode::Hybrid => {
-                batch / REPLICAS as usize
-            }
+    /// Returns the number of examples that each of the `workers` clients contributes to a step of `batch` examples.
+    pub(super) fn share(self, batch: usize, workers: u32) -> usize {
+        let share = match self {
+            Mode::Synchronous | Mode::Accumulators | Mode::Backup => batch / REPLICAS as usize,
+            Mode::AllReduce | Mode::Hybrid => batch / workers as usize,
             _ => batch,
-        }
+        };
+        share.max(1)
+    }
+
+    /// Returns the name of the mode on the command line.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
 /// Returns the strategy of a worker that combines its gradients with those of the others.
-fn combining(worker: u32, tables: Tables) -> Strategy {
+fn combining(Place { worker, workers }: Place, tables: Tables) -> Strategy {
     Strategy::AllReduce {
         worker,
-        workers: REPLICAS,
-        least: REPLICAS,
+        workers,
+        least: workers,
         average: Average::Mean,
         wire: Wire::F32,
         uneven: Uneven::Fail,

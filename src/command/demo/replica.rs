@@ -1,6 +1,6 @@
 //! A client of a training job: the graph of its replica, trained to the last step.
 
-use super::mode::{Compute, Mode};
+use super::mode::{Compute, Mode, Place};
 use super::problem::Problem;
 use super::report::{Outcome, Progress};
 use client::Session;
@@ -43,15 +43,15 @@ impl Replica {
         problem: &Problem,
         mode: Mode,
         compute: Compute,
-        worker: u32,
+        place: Place,
         steps: u64,
         batch: usize,
     ) -> graph::Result<Replica> {
-        let strategy = mode.strategy(worker);
+        let strategy = mode.strategy(place);
         let root = Scope::new();
         let (scope, for_variables) = strategy.scopes(&root);
         let variables = Variables::new(&for_variables);
-        let input = examples(&scope, problem, mode, worker, batch);
+        let input = examples(&scope, problem, mode, place, batch);
         let rate = LearningRate::CosineDecay { initial: problem.rate, decay_steps: steps, alpha: 0.0 };
         let optimizer = (problem.optimizer)(rate.warmed_up(steps / WARMUP));
         let scores = problem.scores;
@@ -72,7 +72,7 @@ impl Replica {
             .input(axis)
             .attr("output_type", DType::Int32)
             .output();
-        Ok(Replica { graph: root.finish()?, training, input, guesses, compute, worker, steps })
+        Ok(Replica { graph: root.finish()?, training, input, guesses, compute, worker: place.worker, steps })
     }
 
     /// Trains together with the other replicas until the last step, and returns the final evaluation.
@@ -130,11 +130,12 @@ impl Replica {
 
 /// Returns the input of a client. Every mode shuffles the examples in the same order and deals the batches to the
 /// clients in rotation: the batches of synchronous clients in a step together equal the batch of a single client.
-fn examples(scope: &Scope, problem: &Problem, mode: Mode, worker: u32, batch: usize) -> Input {
+fn examples(scope: &Scope, problem: &Problem, mode: Mode, place: Place, batch: usize) -> Input {
+    let Place { worker, workers } = place;
     let all: Vec<Tensor> = problem.training.tensors();
     let shuffled = Dataset::from_tensors(scope, &all).shuffle(problem.training.len() as i64, SEED);
-    let batches = shuffled.repeat(None).batch(mode.share(batch) as i64, true);
-    batches.shard(mode.clients(), worker).prefetch(AHEAD).input("examples")
+    let batches = shuffled.repeat(None).batch(mode.share(batch, workers) as i64, true);
+    batches.shard(workers, worker).prefetch(AHEAD).input("examples")
 }
 
 #[cfg(test)]
@@ -148,7 +149,8 @@ mod tests {
     fn the_model_requests_a_gpu_and_its_variables_do_not() -> Fallible<()> {
         let problem = digits::problem()?;
         for mode in Mode::value_variants() {
-            let replica = Replica::build(&problem, *mode, Compute::OnGpu, 1, 10, 64)?;
+            let replica =
+                Replica::build(&problem, *mode, Compute::OnGpu, Place { worker: 1, workers: 2 }, 10, 64)?;
             let step = graph::passes::prune(&replica.graph, &[replica.training.train, replica.guesses.node])?;
             let asks = |op: &str| -> Vec<bool> {
                 let nodes = step.nodes().filter(|(_, node)| node.op.name() == op);

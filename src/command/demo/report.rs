@@ -23,6 +23,11 @@ impl Progress {
         Progress { bar, started: Instant::now() }
     }
 
+    /// Returns the progress of a replica whose steps another process shows.
+    pub(super) fn hidden() -> Progress {
+        Progress { bar: ProgressBar::hidden(), started: Instant::now() }
+    }
+
     pub(super) fn print_line(&self, line: &str) {
         if self.bar.is_hidden() {
             eprintln!("{line}");

@@ -1,5 +1,8 @@
 //! `anabranch run`: runs a program that starts TensorFlow's servers itself, with our servers in their place.
 
+use super::launch::{self, LaunchFlags};
+use client::process_group::LaunchedTask;
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -19,6 +22,14 @@ pub(crate) struct RunFlags {
     #[arg(long = "server-flag", value_name = "FLAG", allow_hyphen_values = true)]
     server_flags: Vec<String>,
 
+    /// Leave TF_CONFIG as it is. Otherwise, if a launcher (torchrun, mpirun, srun) has started this process and TF_CONFIG
+    /// is not set, the program gets a TF_CONFIG in which each process of the launcher is a task of the job `worker`
+    #[arg(long)]
+    no_tf_config: bool,
+
+    #[command(flatten)]
+    launch: LaunchFlags,
+
     /// The program and its arguments, after `--`: `anabranch run -- python train.py --job_name=ps --task_index=0`
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -26,16 +37,37 @@ pub(crate) struct RunFlags {
 
 /// Runs the program to its end, and returns its exit code.
 pub(crate) fn run(flags: &RunFlags) -> Result<ExitCode, Box<dyn Error + Send + Sync>> {
+    let launched = launched_task(flags)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let status = runtime.block_on(supervise(flags))?;
+    let status = runtime.block_on(supervise(flags, launched.as_ref()))?;
     let code = status.code().or(status.signal().map(|number| 128 + number)).unwrap_or(1);
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
 
-async fn supervise(flags: &RunFlags) -> Result<ExitStatus, Box<dyn Error + Send + Sync>> {
+/// Returns the task of this process among those of a launcher, if there is one and its task is to be the program's.
+fn launched_task(flags: &RunFlags) -> Result<Option<LaunchedTask>, Box<dyn Error + Send + Sync>> {
+    let is_set = std::env::var_os("TF_CONFIG").is_some_and(|config| !config.is_empty());
+    if flags.no_tf_config || is_set {
+        return Ok(None);
+    }
+    launch::find()?.map(|environment| flags.launch.meet(&environment)).transpose()
+}
+
+/// Returns the `TF_CONFIG` of a task.
+fn tf_config(launched: &LaunchedTask) -> String {
+    let LaunchedTask { cluster, task, .. } = launched;
+    let addresses: Vec<&str> = cluster.tasks().map(|(_, address)| address).collect();
+    let cluster = BTreeMap::from([(&*task.job, addresses)]);
+    serde_json::json!({"cluster": cluster, "task": {"type": &*task.job, "index": task.task}}).to_string()
+}
+
+async fn supervise(
+    flags: &RunFlags,
+    launched: Option<&LaunchedTask>,
+) -> Result<ExitStatus, Box<dyn Error + Send + Sync>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let site = SiteFolder::new()?;
-    let mut program = start(flags, &site.folder)?;
+    let mut program = start(flags, launched, &site.folder)?;
     let id = program.id();
     let mut ended = tokio::task::spawn_blocking(move || program.wait());
     loop {
@@ -49,14 +81,22 @@ async fn supervise(flags: &RunFlags) -> Result<ExitStatus, Box<dyn Error + Send 
     }
 }
 
-fn start(flags: &RunFlags, site: &Path) -> Result<Child, Box<dyn Error + Send + Sync>> {
+fn start(
+    flags: &RunFlags,
+    launched: Option<&LaunchedTask>,
+    site: &Path,
+) -> Result<Child, Box<dyn Error + Send + Sync>> {
     let mut path = site.as_os_str().to_owned();
     if let Some(rest) = std::env::var_os("PYTHONPATH").filter(|rest| !rest.is_empty()) {
         path.push(":");
         path.push(rest);
     }
     let (program, arguments) = flags.program.split_first().ok_or("no program to run")?;
-    Command::new(program)
+    let mut command = Command::new(program);
+    if let Some(launched) = launched {
+        command.env("TF_CONFIG", tf_config(launched));
+    }
+    command
         .args(arguments)
         .env("PYTHONPATH", path)
         .env("ANABRANCH_RUN_SERVER", std::env::current_exe()?)
