@@ -158,9 +158,12 @@ pub enum AssemblyPurpose {
     /// ascending order. `has_values` if the worker's variables have values: without one of `most` workers, an epoch needs a
     /// worker that has.
     Join { least: u32, most: u32, has_values: bool },
-    /// A change of the worker's epoch, once it is greater than `known`: one of the numbers of [`AssemblyChange`]. After
-    /// `patience` the present one.
+    /// A change of the worker's epoch, once it is greater than `known`: one of the numbers of [`AssemblyChange`], then the
+    /// least of the last steps of workers that have finished, or -1. After `patience` the present ones.
     Watch { known: i64 },
+    /// The end of the worker's training after `step`: the answer comes when all workers of the epoch have finished or left,
+    /// and some seconds after one has left for the next epoch. It has the indices of those that train on.
+    Finish { step: i64 },
 }
 
 /// The changes by which an epoch is to end.
@@ -171,10 +174,12 @@ pub enum AssemblyChange {
     None = 0,
     /// A worker that is not in the epoch waits for the next one.
     Newcomer = 1,
+    /// A worker of the epoch has ended its training, so that no step after its last one can end.
+    Finished = 2,
     /// A worker of the epoch has left it and waits for the next one, so that no step of the epoch can end.
-    Left = 2,
+    Left = 3,
     /// The leader does not know the worker as one of the epoch.
-    Over = 3,
+    Over = 4,
 }
 
 /// A callback that receives a member's output. Called exactly once.

@@ -54,6 +54,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("CollectiveInitializeCommunicator", &[], communicator::initialize),
     KernelDef::of("_CollectiveAssemble", &[], |_| assembly::kernel(assembly::join)),
     KernelDef::of("_CollectiveWatch", &[], |_| assembly::kernel(assembly::watch)),
+    KernelDef::of("_CollectiveFinish", &[], |_| assembly::kernel(assembly::finish)),
     KernelDef::of("CollectiveReduceV3", REDUCED, communicator::reduce),
     KernelDef::of("CollectiveAllToAllV3", REDUCED, communicator::all_to_all),
 ];

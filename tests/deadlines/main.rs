@@ -18,6 +18,7 @@ mod sessions;
 mod stalls;
 #[path = "../support/mod.rs"]
 mod support;
+mod training_end;
 
 /// The entry point of replica processes: a [`Job`](support::job::Job) starts this program with this test selected.
 #[test]

@@ -220,8 +220,8 @@ pub(super) const OPS: &[OpDef] = &[
         is_extension: true,
         ..OpDef::NEW
     },
-    // Waits while a worker is in an epoch that nothing changes beyond `known`. The output is a vector of one element, the
-    // change.
+    // Waits while a worker is in an epoch that nothing changes beyond `known`. The output is the change, then the least of
+    // the last steps of workers that have finished, or -1.
     OpDef {
         name: "_CollectiveWatch",
         inputs: &[
@@ -234,7 +234,28 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["change: int64"],
         infer: |infer| {
             (0..5).try_for_each(|i| infer.input_of_rank(i, 0).map(drop))?;
-            infer.set(0, PartialShape::from([Some(1)]));
+            infer.set(0, PartialShape::from([Some(2)]));
+            Ok(())
+        },
+        traits: Traits::STATEFUL,
+        is_extension: true,
+        ..OpDef::NEW
+    },
+    // Ends a worker's training after `step`: waits until all workers of its epoch have finished or left it. The output has the
+    // indices of those that train on.
+    OpDef {
+        name: "_CollectiveFinish",
+        inputs: &[
+            "job_key: int32",
+            "worker: int32",
+            "epoch: int64",
+            "step: int64",
+            "patience_seconds: float",
+        ],
+        outputs: &["unfinished: int64"],
+        infer: |infer| {
+            (0..5).try_for_each(|i| infer.input_of_rank(i, 0).map(drop))?;
+            infer.set(0, PartialShape::from([None]));
             Ok(())
         },
         traits: Traits::STATEFUL,

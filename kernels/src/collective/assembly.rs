@@ -38,6 +38,12 @@ pub(super) fn watch(ctx: &AsyncContext) -> Result<AssemblyCall> {
     call(ctx, count(ctx, 1, "worker")?, 2, AssemblyPurpose::Watch { known }, 4)
 }
 
+/// Returns the call of _CollectiveFinish.
+pub(super) fn finish(ctx: &AsyncContext) -> Result<AssemblyCall> {
+    let step = ctx.input(3)?.item::<i64>()?;
+    call(ctx, count(ctx, 1, "worker")?, 2, AssemblyPurpose::Finish { step }, 4)
+}
+
 /// Returns a call of which input 0 is the job key, and the given inputs are the epoch and the patience.
 fn call(
     ctx: &AsyncContext,

@@ -1,6 +1,7 @@
 //! The workers of an all-reduce job that train together, which may change from epoch to epoch. A worker that has opened a
 //! session comes to the job's assembly at the leader of collectives, which begins an epoch. While a worker is in an epoch,
-//! a thread watches for workers that wait for the next one.
+//! a thread watches for workers that wait for the next one. A worker whose training ends waits there until the others have
+//! ended theirs: its session is part of their last step, and its process may host the leader.
 
 use super::{AllReduceJob, JOB_KEY};
 use crate::error::{Error, Result};
@@ -11,7 +12,7 @@ use graph::builder::CollectiveGroup;
 use graph::{Bool8, Code, DType, Output, PartialShape, Scope, Tensor};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const STEP_GRACE: Duration = Duration::from_secs(10);
 /// The pause before a call to a leader that has failed is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The time for which one call of the watch waits once a worker has finished. A step that goes on from one such call to the
+/// next, and that the finished worker does not run, is ended.
+const FINISHED_PATIENCE: Duration = Duration::from_secs(1);
+/// The time for which a worker that has finished stays after it has lost the leader, for the sake of workers in their last
+/// step.
+const LEADERLESS_GRACE: Duration = Duration::from_secs(3);
 /// The number of epochs after which the keys of their groups repeat.
 const EPOCH_KEYS: i64 = 1 << 20;
 
@@ -61,11 +68,15 @@ pub(super) struct AssemblyNodes {
     epoch: Output,
     has_values: Output,
     known: Output,
+    /// The last step of a worker whose training ends.
+    step: Output,
     patience: Output,
     /// The next epoch and its workers, an `int64` vector.
     membership: Output,
-    /// A change of the present epoch, an `int64` vector of one element.
+    /// A change of the present epoch, then the least last step of workers that have finished: an `int64` vector.
     change: Output,
+    /// The workers that train on when this worker's training has ended, an `int64` vector.
+    unfinished: Output,
     pub(super) group: CollectiveGroup,
 }
 
@@ -75,7 +86,7 @@ impl AssemblyNodes {
         let scope = host.name_scope("assembly");
         let fed = |name: &str, dtype: DType| scope.placeholder(name, dtype, PartialShape::scalar());
         let group = CollectiveGroup { size: fed("size", DType::Int32), key: fed("key", DType::Int32) };
-        let (epoch, known) = (fed("epoch", DType::Int64), fed("known", DType::Int64));
+        let [epoch, known, step] = ["epoch", "known", "step"].map(|name| fed(name, DType::Int64));
         let (has_values, patience) = (fed("has_values", DType::Bool), fed("patience", DType::Float));
         let [key, worker] = [JOB_KEY, job.worker as i32].map(|value| scope.constant(value));
         let [least, most] = [job.least, job.workers].map(|value| scope.constant(value as i32));
@@ -83,7 +94,9 @@ impl AssemblyNodes {
         let membership = join.input(has_values).input(epoch).input(patience).output();
         let watch = scope.op("_CollectiveWatch").input(key).input(worker).input(epoch).input(known);
         let change = watch.input(patience).output();
-        AssemblyNodes { epoch, has_values, known, patience, membership, change, group }
+        let finish = scope.op("_CollectiveFinish").input(key).input(worker).input(epoch).input(step);
+        let unfinished = finish.input(patience).output();
+        AssemblyNodes { epoch, has_values, known, step, patience, membership, change, unfinished, group }
     }
 
     /// Returns the feeds of a step in an epoch.
@@ -121,15 +134,42 @@ impl AssemblyNodes {
     }
 
     /// Waits until the present epoch has a change beyond `known`, or for [`PATIENCE`]. Returns the change.
-    fn watch(&self, session: &Session, epoch: i64, known: i64) -> Result<i64> {
+    fn watch(&self, session: &Session, epoch: i64, known: i64) -> Result<Change> {
+        let patience = if known == FINISHED { FINISHED_PATIENCE } else { PATIENCE };
         let step = session.step().feed(self.epoch, epoch).feed(self.known, known).fetch(self.change);
-        let step = step.feed(self.patience, PATIENCE.as_secs_f32());
-        Ok(numbers(step.timeout(PATIENCE + STEP_GRACE).run())?.first().copied().unwrap_or(NONE))
+        let step = step.feed(self.patience, patience.as_secs_f32());
+        match numbers(step.timeout(patience + STEP_GRACE).run())?[..] {
+            [kind, last_step] => Ok(Change { kind, last_step }),
+            _ => Ok(Change { kind: NONE, last_step: 0 }),
+        }
     }
+
+    /// Tells the leader that this worker has finished after its last step, and waits until the others of its epoch have
+    /// finished or left, at most for `patience`. Returns the workers that train on.
+    fn finish(
+        &self,
+        session: &Session,
+        (epoch, last_step): (i64, i64),
+        patience: Duration,
+    ) -> Result<Vec<i64>> {
+        let step = session.step().feed(self.epoch, epoch).feed(self.step, last_step).fetch(self.unfinished);
+        let step = step.feed(self.patience, patience.as_secs_f32());
+        numbers(step.timeout(patience + STEP_GRACE).run())
+    }
+}
+
+/// A change of an epoch.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    /// One of the numbers of [`AssemblyChange`].
+    kind: i64,
+    /// The least last step of the workers that have finished, if there are some.
+    last_step: i64,
 }
 
 /// The numbers of changes.
 const NONE: i64 = AssemblyChange::None as i64;
+const FINISHED: i64 = AssemblyChange::Finished as i64;
 const LEFT: i64 = AssemblyChange::Left as i64;
 const OVER: i64 = AssemblyChange::Over as i64;
 
@@ -143,6 +183,39 @@ fn numbers(done: client::Result<client::StepOutcome>) -> Result<Vec<i64>> {
 pub(crate) struct Attendance {
     membership: Mutex<Option<Membership>>,
     watch: Mutex<Option<Watch>>,
+    steps: Arc<Steps>,
+}
+
+/// The training steps of a worker, as the thread that watches sees them.
+#[derive(Debug, Default)]
+struct Steps {
+    /// The global step after the last step that has ended.
+    done: AtomicI64,
+    /// The number of steps that have begun, and of those that have ended in whatever way.
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// A training step in progress, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct RunningStep {
+    steps: Arc<Steps>,
+}
+
+impl Drop for RunningStep {
+    fn drop(&mut self) {
+        self.steps.ended.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Steps {
+    /// Returns the number of the step in progress if it comes after `last_step`, which a worker that has finished did not
+    /// go beyond: it cannot end.
+    fn stuck_after(&self, last_step: i64) -> Option<u64> {
+        let begun = self.begun.load(Ordering::Acquire);
+        let is_running = begun > self.ended.load(Ordering::Acquire);
+        (is_running && self.done.load(Ordering::Acquire) >= last_step).then_some(begun)
+    }
 }
 
 /// The thread that watches an epoch.
@@ -182,12 +255,65 @@ impl Attendance {
         *self.membership.lock() = Some(found.clone());
         let state = Arc::new(WatchState::default());
         let (nodes, session, coordinator) = (nodes.clone(), session.clone(), coordinator.clone());
-        let (watched, epoch) = (state.clone(), found.epoch);
-        let body = move || watched.run(&nodes, &session, &coordinator, epoch);
+        let (watched, epoch, steps) = (state.clone(), found.epoch, self.steps.clone());
+        let body = move || watched.run(&nodes, &session, &coordinator, (epoch, &steps));
         let thread = thread::Builder::new().name("membership".to_owned()).spawn(body);
         let thread = thread.map_err(|e| Error::file("membership", &e))?;
         *self.watch.lock() = Some(Watch { state, thread });
         Ok(found)
+    }
+
+    /// Records that a training step begins. It ends when the result is dropped.
+    pub(crate) fn begin_step(&self) -> RunningStep {
+        self.steps.begun.fetch_add(1, Ordering::AcqRel);
+        RunningStep { steps: self.steps.clone() }
+    }
+
+    /// Records the global step, after a training step or in a new session.
+    pub(crate) fn set_global_step(&self, step: i64) {
+        self.steps.done.store(step, Ordering::Release);
+    }
+
+    /// Ends this worker's training after its last step: waits at most for `grace` until the other workers of the epoch have
+    /// ended theirs. A worker that cannot wait for the others ends nevertheless, because its own training is complete.
+    pub(super) fn finish(
+        &self,
+        nodes: &AssemblyNodes,
+        session: &Session,
+        (worker, last_step): (usize, i64),
+        grace: Duration,
+    ) {
+        let Some(Membership { epoch, workers, .. }) = self.membership() else { return };
+        if workers.len() < 2 {
+            return;
+        }
+        if let Some(watch) = &*self.watch.lock() {
+            // The thread would take the end of the others for their loss.
+            watch.state.stop.store(true, Ordering::Release);
+        }
+        let started = Instant::now();
+        loop {
+            let left = grace.saturating_sub(started.elapsed());
+            let patience = left.clamp(Duration::from_millis(1), PATIENCE);
+            match nodes.finish(session, (epoch, last_step), patience) {
+                Ok(unfinished) if unfinished.is_empty() => return,
+                Ok(unfinished) => {
+                    tracing::info!("worker {worker} ends after step {last_step}; {unfinished:?} train on");
+                    return;
+                }
+                Err(error) if error.code() != Code::DeadlineExceeded => {
+                    tracing::warn!("worker {worker} ends after step {last_step} without the leader: {error}");
+                    thread::park_timeout(LEADERLESS_GRACE.min(left));
+                    return;
+                }
+                Err(error) if started.elapsed() >= grace => {
+                    let waited = started.elapsed().as_secs();
+                    tracing::warn!("worker {worker} ends after step {last_step} and {waited} s: {error}");
+                    return;
+                }
+                Err(error) => tracing::info!("worker {worker} has ended and waits: {error}"),
+            }
+        }
     }
 
     /// Checks, before a step, that nobody waits for the next epoch.
@@ -216,9 +342,15 @@ impl Attendance {
 
 impl WatchState {
     /// Watches an epoch until it stops or the epoch is unknown. If a worker of the epoch has left it, so that a step of this
-    /// worker cannot end, the session is closed after a while.
-    fn run(&self, nodes: &AssemblyNodes, session: &Session, coordinator: &Coordinator, epoch: i64) {
-        let mut known = NONE;
+    /// worker cannot end, the session is closed after a while; likewise if a worker has finished before this worker's step.
+    fn run(
+        &self,
+        nodes: &AssemblyNodes,
+        session: &Session,
+        coordinator: &Coordinator,
+        (epoch, steps): (i64, &Steps),
+    ) {
+        let (mut known, mut stuck) = (NONE, None);
         while !self.stop.load(Ordering::Acquire) && !session.is_closed() {
             let change = match nodes.watch(session, epoch, known) {
                 Ok(change) => change,
@@ -228,17 +360,23 @@ impl WatchState {
                     continue;
                 }
             };
-            self.is_over.fetch_or(change > NONE, Ordering::AcqRel);
-            if change >= OVER {
+            let Change { kind, last_step } = change;
+            // A step that a finished worker does not run fails on all workers if its input has ended, so it may begin.
+            self.is_over.fetch_or(kind > NONE && kind != FINISHED, Ordering::AcqRel);
+            if kind >= OVER {
                 return;
             }
-            if change == LEFT && known == LEFT && !coordinator.should_stop() {
+            let was_stuck = stuck.take();
+            stuck = (kind == FINISHED).then(|| steps.stuck_after(last_step)).flatten();
+            let cannot_end = stuck.is_some() && stuck == was_stuck;
+            let may_close = !coordinator.should_stop() && !self.stop.load(Ordering::Acquire);
+            if ((kind == LEFT && known == LEFT) || cannot_end) && may_close {
                 coordinator.record_failure(Error::MembershipChanges { epoch });
                 // An error is no failure, because the session is replaced in any case.
                 let _ = session.close();
                 return;
             }
-            known = change;
+            known = kind;
         }
     }
 }

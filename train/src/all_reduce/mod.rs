@@ -223,6 +223,12 @@ impl AllReduceReplica {
         attendance.join(&self.assembly, place, (self.worker, can_give), deadline, missing)
     }
 
+    /// Ends this worker's training after its last step: waits until the other workers of the epoch have ended theirs, at most
+    /// for `grace`.
+    pub(crate) fn finish(&self, attendance: &Attendance, session: &Session, last_step: i64, grace: Duration) {
+        attendance.finish(&self.assembly, session, (self.worker, last_step), grace);
+    }
+
     /// Meets the other workers of the epoch, and gives all of them the variables of the most advanced worker.
     ///
     /// # Errors

@@ -64,7 +64,7 @@ pub struct MonitoredConfig {
     pub recovery_deadline: Duration,
     /// The longest time that the chief waits at its end for other replicas to finish, and for threads to end. Other
     /// replicas wait for the chief to save the last step for `stop_grace` or [`MonitoredConfig::recovery_deadline`],
-    /// whichever is longer.
+    /// whichever is longer. In an all-reduce job each replica waits for all others, at most for `stop_grace`.
     pub stop_grace: Duration,
 }
 
@@ -335,6 +335,7 @@ impl MonitoredSession {
         if let Some(options) = hook_args.iter().find_map(|args| args.options.clone()) {
             step = step.options(options);
         }
+        let running = trains.then(|| self.job.attendance.begin_step());
         let StepOutcome { mut values, metadata } = step.run()?;
         let mut extra = values.split_off(fetches.len().min(values.len()));
         let global_step = match step_done {
@@ -342,6 +343,8 @@ impl MonitoredSession {
             _ => None,
         };
         self.last_step = global_step.unwrap_or(self.last_step);
+        global_step.into_iter().for_each(|step| self.job.attendance.set_global_step(step));
+        drop(running);
         let mut extra = extra.into_iter();
         for (hook, args) in self.hooks.all().zip(&hook_args) {
             let values: Vec<Tensor> = extra.by_ref().take(args.fetches.len()).collect();

@@ -1,7 +1,7 @@
 //! The hook that coordinates a replica with the other replicas of its job.
 
 use super::{Hook, HookContext, MonitoredConfig, RunArgs, RunValues};
-use crate::all_reduce::Attendance;
+use crate::all_reduce::{AllReduceReplica, Attendance};
 use crate::coordination::Coordination;
 use crate::error::{Error, Result};
 use crate::sync::{Aggregator, GradientStore, SyncReplicas, SyncReport};
@@ -32,6 +32,8 @@ pub(super) struct ReplicaHook {
     stop: Arc<AtomicBool>,
     /// True once the last step is saved and all replicas have been released from the job.
     is_job_over: bool,
+    /// True once this worker of an all-reduce job has ended its training in the present session.
+    has_finished: bool,
 }
 
 impl ReplicaHook {
@@ -54,6 +56,7 @@ impl ReplicaHook {
             thread: None,
             stop: Arc::default(),
             is_job_over: false,
+            has_finished: false,
         }
     }
 
@@ -91,11 +94,27 @@ impl ReplicaHook {
         }
         match self.coordination.clone() {
             Coordination::BoundedStaleness(bounded) => bounded.finish(context.session),
+            Coordination::AllReduce(replica) => {
+                self.finish_training(context, &replica);
+                Ok(())
+            }
             Coordination::Sync(sync) if context.is_chief && !self.foreign_chief => {
                 sync.finish(context.session)?;
                 self.join_chief_thread(context.session, &sync)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Ends the training of this worker of an all-reduce job, once in a session. A session that has failed cannot take part
+    /// in the end of the others, and the hooks that come later report its failure.
+    fn finish_training(&mut self, context: &HookContext<'_>, replica: &AllReduceReplica) {
+        if std::mem::replace(&mut self.has_finished, true) {
+            return;
+        }
+        match context.global_step() {
+            Ok(step) => replica.finish(&self.attendance, context.session, step, self.stop_grace),
+            Err(error) => tracing::warn!("the end of training is not told to the other workers: {error}"),
         }
     }
 
@@ -133,6 +152,10 @@ impl Hook for ReplicaHook {
     fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
         match self.coordination.clone() {
             Coordination::Sync(sync) if context.is_chief => self.start(context, &sync),
+            Coordination::AllReduce(_) => {
+                self.attendance.set_global_step(context.global_step()?);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -178,6 +201,7 @@ impl Hook for ReplicaHook {
         // answer.
         let _ = context.session.close();
         self.attendance.stop();
+        self.has_finished = false;
         if let Some(thread) = self.thread.take() {
             // The result is ignored, because the thread has reported its failure to the coordinator.
             let _ = thread.join();
@@ -189,10 +213,13 @@ impl Hook for ReplicaHook {
     }
 
     fn after_last_step(&mut self, context: &HookContext<'_>) -> Result<()> {
-        let (Coordination::Sync(sync), Some(last_step)) =
-            (&self.coordination, context.coordinator.reached_last_step())
-        else {
-            return Ok(());
+        let (sync, last_step) = match (self.coordination.clone(), context.coordinator.reached_last_step()) {
+            (Coordination::Sync(sync), Some(last_step)) => (sync, last_step),
+            (Coordination::AllReduce(replica), _) => {
+                self.finish_training(context, &replica);
+                return Ok(());
+            }
+            _ => return Ok(()),
         };
         if self.foreign_chief {
             return Ok(());

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 /// The header field of CompleteGroup by which a worker calls its job's assembly, and gets the answer. A request has the
-/// words `join WORKER EPOCH LEAST MOST HAS_VALUES` or `watch WORKER EPOCH KNOWN`, an answer numbers.
+/// words `join WORKER EPOCH LEAST MOST HAS_VALUES`, `watch WORKER EPOCH KNOWN` or `finish WORKER EPOCH STEP`, an answer
+/// numbers.
 const ASSEMBLY_KEY: &str = "anabranch-assembly";
 
 impl AssemblyRequest {
@@ -28,6 +29,7 @@ impl AssemblyRequest {
                 format!("join {worker} {epoch} {least} {most} {has_values}")
             }
             AssemblyPurpose::Watch { known } => format!("watch {worker} {epoch} {known}"),
+            AssemblyPurpose::Finish { step } => format!("finish {worker} {epoch} {step}"),
         };
         insert(header, ASSEMBLY_KEY, &words);
         call
@@ -52,6 +54,7 @@ pub(crate) fn request_of(
             has_values: next(&mut words)?,
         },
         "watch" => AssemblyPurpose::Watch { known: next(&mut words)? },
+        "finish" => AssemblyPurpose::Finish { step: next(&mut words)? },
         _ => return Err(Status::invalid(format!("{ASSEMBLY_KEY} begins with {kind:?}"))),
     };
     let patience = text(call.metadata(), TIMEOUT_KEY).and_then(|patience| patience.parse().ok());
@@ -83,7 +86,7 @@ pub(in super::super) fn answer_of(
         Status::new(graph::Code::Unimplemented, text)
     })?;
     let malformed = |_| Status::new(graph::Code::Internal, format!("an assembly answered {numbers:?}"));
-    numbers.split(' ').map(str::parse).collect::<Result<_, _>>().map_err(malformed)
+    numbers.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>().map_err(malformed)
 }
 
 fn insert(header: &mut MetadataMap, key: &'static str, text: &str) {
@@ -114,18 +117,20 @@ mod tests {
     #[test]
     fn requests_and_answers_are_read_as_they_were_written() -> Result<(), Status> {
         let join = AssemblyPurpose::Join { least: 2, most: 4, has_values: true };
-        for request in [request(join), request(AssemblyPurpose::Watch { known: 1 })] {
+        for purpose in [join, AssemblyPurpose::Watch { known: 1 }, AssemblyPurpose::Finish { step: 40 }] {
+            let request = request(purpose);
             assert_eq!(request_of(&request.to_call())?, Some(request));
         }
         let of_member = tonic::Request::new(pb::CompleteGroupRequest::default());
         assert_eq!(request_of(&of_member)?, None);
         assert_eq!(answer_of(&response_of(&[5, 0, 2]))?, [5, 0, 2]);
+        assert_eq!(answer_of(&response_of(&[]))?, []);
         Ok(())
     }
 
     #[test]
     fn malformed_requests_and_answers_are_refused() {
-        for words in ["leave 1 2", "join 1 2 3", "watch -1 2 3", "watch 1 2 x"] {
+        for words in ["leave 1 2", "join 1 2 3", "watch -1 2 3", "watch 1 2 x", "finish 1 2"] {
             let mut call = tonic::Request::new(pb::CompleteGroupRequest::default());
             insert(call.metadata_mut(), ASSEMBLY_KEY, words);
             assert!(request_of(&call).is_err(), "{words}");

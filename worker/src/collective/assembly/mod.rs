@@ -1,6 +1,7 @@
 //! The assemblies of jobs whose workers come and go, at the leader of groups. A worker comes to its job's assembly when it
 //! has opened a session; when all have come, or enough of them and nobody else for a while, an epoch begins. While a
-//! worker is in an epoch, it watches for workers that wait for the next one. Its open call shows that it is there.
+//! worker is in an epoch, it watches for workers that wait for the next one. Its open call shows that it is there. At the
+//! end of its training it waits until the others have ended theirs.
 
 mod messages;
 mod roster;
@@ -11,7 +12,7 @@ pub(crate) use messages::{request_of, response_of};
 use device::collective::{AssemblyCall, AssemblyPurpose};
 use parking_lot::Mutex;
 use proto::Status;
-use roster::{Answers, Arrival, Roster, Watcher};
+use roster::{Answers, Arrival, Finisher, Roster, Watcher};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,6 +24,9 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// Time within which a worker that was answered calls again, or is taken for lost.
 const RETURN_TIME: Duration = Duration::from_secs(10);
+
+/// Time for which a worker that has finished waits for others once one of its epoch has left for the next epoch.
+const FINISH_GRACE: Duration = Duration::from_secs(3);
 
 /// A worker's request to its job's assembly; see [`AssemblyCall`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +54,8 @@ struct Visit {
     job_key: i32,
     worker: u32,
     call: u64,
+    /// True if the worker has ended its training.
+    has_finished: bool,
     is_answered: bool,
 }
 
@@ -62,17 +68,19 @@ impl AssemblyRequest {
 
 impl Assemblies {
     /// Waits for the answer to a worker's request, at most for its patience. Returns the numbers of the answer: the next
-    /// epoch and its workers, or a change.
+    /// epoch and its workers, a change, or the workers that have not finished.
     ///
     /// # Errors
-    /// `DeadlineExceeded` with the workers that have come and that have not; `Aborted` if the worker comes again
+    /// `DeadlineExceeded` with the workers that have come and that have not, or that have not finished; `Aborted` if the worker comes again
     /// meanwhile; `InvalidArgument` for bounds that are not those of the other workers.
     pub(crate) async fn call(self: &Arc<Self>, request: AssemblyRequest) -> Result<Vec<i64>, Status> {
         let deadline = Instant::now() + request.patience;
         let (caller, answer) = oneshot::channel();
         let (job_key, worker) = (request.job_key, request.worker);
+        let has_finished = matches!(request.purpose, AssemblyPurpose::Finish { .. });
         let call = self.begin(request, caller);
-        let mut visit = Visit { assemblies: self.clone(), job_key, worker, call, is_answered: false };
+        let assemblies = self.clone();
+        let mut visit = Visit { assemblies, job_key, worker, call, has_finished, is_answered: false };
         let answer = visit.wait(answer, deadline).await;
         visit.is_answered = true;
         visit.expect_return();
@@ -88,6 +96,9 @@ impl Assemblies {
             }
             AssemblyPurpose::Watch { known } => {
                 roster.watch(Watcher { session, worker, epoch, known }, caller)
+            }
+            AssemblyPurpose::Finish { step } => {
+                roster.finish(Finisher { session, worker, epoch, step }, caller)
             }
         })
     }
@@ -108,18 +119,28 @@ impl Assemblies {
 }
 
 impl Visit {
-    /// Waits for the answer, and begins the next epoch when a grace period has passed.
+    /// Waits for the answer, and begins the next epoch when a grace period has passed. A worker that has finished is
+    /// answered when another one has left for the next epoch for [`FINISH_GRACE`].
     async fn wait(
         &self,
         mut answer: oneshot::Receiver<Result<Vec<i64>, Status>>,
         deadline: Instant,
     ) -> Result<Vec<i64>, Status> {
+        let mut left_since = None;
         loop {
             let changes = self.with_roster(|roster| (roster.changes(), Vec::new()));
             let until = deadline.min(Instant::now() + GRACE);
             match timeout_at(until.into(), &mut answer).await {
                 Ok(answer) => return answer.unwrap_or_else(|_| Err(superseded())),
-                Err(_) if until < deadline => self.with_roster(|roster| ((), roster.settle(changes))),
+                Err(_) if until < deadline => {
+                    self.with_roster(|roster| ((), roster.settle(changes)));
+                    if !self.has_finished || !self.with_roster(|roster| (roster.has_left(), Vec::new())) {
+                        left_since = None;
+                    } else if left_since.get_or_insert_with(Instant::now).elapsed() >= FINISH_GRACE {
+                        return self
+                            .with_roster(|roster| (Ok(roster.give_up(self.worker, self.call)), Vec::new()));
+                    }
+                }
                 // The answer may have come at the deadline.
                 Err(_) => match answer.try_recv() {
                     Ok(answer) => return answer,
@@ -139,7 +160,7 @@ impl Visit {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             sleep(RETURN_TIME).await;
-            assemblies.with_roster(job_key, |roster| (roster.lose(worker, call), Vec::new()));
+            assemblies.with_roster(job_key, |roster| ((), roster.lose(worker, call)));
         });
     }
 
@@ -153,7 +174,7 @@ impl Drop for Visit {
         if self.is_answered {
             return;
         }
-        if self.with_roster(|roster| (roster.leave(self.worker, self.call), Vec::new())) {
+        if self.with_roster(|roster| roster.leave(self.worker, self.call)) {
             self.expect_return();
         }
     }

@@ -1,4 +1,5 @@
-//! The workers of one job at its leader: which are in the present epoch, and which wait for the next one. The roster is a
+//! The workers of one job at its leader: which are in the present epoch or have finished in it, and which wait for the next
+//! one. The roster is a
 //! value without sockets and clocks: a call either returns the answers that it makes possible, or keeps the caller until
 //! later calls do.
 
@@ -31,7 +32,21 @@ pub(super) struct Watcher {
     pub(super) known: i64,
 }
 
-/// Answers that have become possible, each with its caller: an epoch with its workers, or a change.
+/// A worker that has ended its training.
+#[derive(Clone, Debug)]
+pub(super) struct Finisher {
+    pub(super) session: Arc<str>,
+    pub(super) worker: u32,
+    pub(super) epoch: i64,
+    /// The worker's last step.
+    pub(super) step: i64,
+}
+
+/// The answer to a watcher in place of a step, if no worker has finished.
+const NO_STEP: i64 = -1;
+
+/// Answers that have become possible, each with its caller: an epoch with its workers, a change, or the workers that have
+/// not finished.
 pub(super) type Answers<W> = Vec<(W, Result<Vec<i64>, Status>)>;
 
 /// The workers of a job. `W` are the callers that wait.
@@ -67,6 +82,8 @@ enum Place {
     Member { known: i64 },
     /// Waits for the next epoch.
     Candidate { has_values: bool },
+    /// Of the present epoch, and has ended its training after a step.
+    Finished { step: i64 },
 }
 
 impl<W> Default for Roster<W> {
@@ -112,7 +129,12 @@ impl<W> Roster<W> {
                 answers.extend(caller.map(|caller| (caller, Err(status()))));
             }
         }
-        answers.extend(if self.ready() == most as usize { self.begin_epoch() } else { self.tell() });
+        if self.ready() == most as usize {
+            answers.extend(self.begin_epoch());
+        } else {
+            answers.extend(self.tell());
+            answers.extend(self.release());
+        }
         (self.calls, answers)
     }
 
@@ -123,10 +145,34 @@ impl<W> Roster<W> {
         let is_current = epoch == self.epoch && self.member(worker, &session).is_some();
         let present = self.present.get_mut(&worker).filter(|_| is_current);
         let Some(present) = present else {
-            return (self.calls, vec![(caller, Ok(vec![AssemblyChange::Over as i64]))]);
+            return (self.calls, vec![(caller, Ok(vec![AssemblyChange::Over as i64, NO_STEP]))]);
         };
         (present.call, present.caller, present.place) = (self.calls, Some(caller), Place::Member { known });
         (self.calls, self.tell())
+    }
+
+    /// Records that a worker has ended its training, which is answered when all workers of its epoch have ended theirs or
+    /// left. It is answered at once if the epoch is over. Returns the number of the call.
+    pub(super) fn finish(&mut self, finisher: Finisher, caller: W) -> (u64, Answers<W>) {
+        self.calls += 1;
+        let Finisher { session, worker, epoch, step } = finisher;
+        let is_current = epoch == self.epoch && self.is_of_epoch(worker, &session);
+        let Some(present) = self.present.get_mut(&worker).filter(|_| is_current) else {
+            return (self.calls, vec![(caller, Ok(Vec::new()))]);
+        };
+        present.call = self.calls;
+        let mut answers = Vec::new();
+        if let Some(before) = present.caller.replace(caller) {
+            let over = match present.place {
+                Place::Member { .. } => Ok(vec![AssemblyChange::Over as i64, NO_STEP]),
+                _ => Err(Status::new(Code::Aborted, format!("worker {worker} has finished again"))),
+            };
+            answers.push((before, over));
+        }
+        present.place = Place::Finished { step };
+        answers.extend(self.tell());
+        answers.extend(self.release());
+        (self.calls, answers)
     }
 
     /// Returns a number that is another one after each arrival and loss.
@@ -138,7 +184,8 @@ impl<W> Roster<W> {
     /// number. It does not begin if others have come or are lost since, if workers of the present epoch have not come
     /// yet, or if the workers are too few or have no variables.
     pub(super) fn settle(&mut self, changes: u64) -> Answers<W> {
-        let is_ready = self.ready() == self.present.len() && self.ready() >= self.least as usize;
+        let is_ready = self.present.len() == self.ready() + self.finished().count()
+            && self.ready() >= self.least as usize;
         let has_values = |present: &Present<W>| present.place == Place::Candidate { has_values: true };
         if changes != self.changes || !is_ready || !self.present.values().any(has_values) {
             return Vec::new();
@@ -149,25 +196,37 @@ impl<W> Roster<W> {
     /// Records that a call has ended without its answer, because the worker has gone. Returns true if the worker is
     /// expected to come again, because it was told that its epoch ends: unless it comes in time, it is
     /// [lost](Roster::lose).
-    pub(super) fn leave(&mut self, worker: u32, call: u64) -> bool {
+    pub(super) fn leave(&mut self, worker: u32, call: u64) -> (bool, Answers<W>) {
         let of_call = self.present.get_mut(&worker).filter(|present| present.call == call);
-        let Some(present) = of_call else { return false };
+        let Some(present) = of_call else { return (false, Vec::new()) };
         present.caller = None;
         match present.place {
-            Place::Member { known } if known > AssemblyChange::None as i64 => true,
-            _ => {
-                self.lose(worker, call);
-                false
-            }
+            Place::Member { known } if known > AssemblyChange::None as i64 => (true, Vec::new()),
+            _ => (false, self.lose(worker, call)),
         }
     }
 
     /// Records that a worker has gone, unless it has called again after the call with the given number.
-    pub(super) fn lose(&mut self, worker: u32, call: u64) {
-        if self.present.get(&worker).is_some_and(|present| present.call == call) {
-            self.present.remove(&worker);
-            self.changes += 1;
+    pub(super) fn lose(&mut self, worker: u32, call: u64) -> Answers<W> {
+        if self.present.get(&worker).is_none_or(|present| present.call != call) {
+            return Vec::new();
         }
+        self.present.remove(&worker);
+        self.changes += 1;
+        self.release()
+    }
+
+    /// Returns whether a worker of the present epoch has left it for the next one.
+    pub(super) fn has_left(&self) -> bool {
+        self.change() == AssemblyChange::Left
+    }
+
+    /// Ends the call of a worker that has finished, although others of its epoch have not. Returns these.
+    pub(super) fn give_up(&mut self, worker: u32, call: u64) -> Vec<i64> {
+        if let Some(present) = self.present.get_mut(&worker).filter(|present| present.call == call) {
+            present.caller = None;
+        }
+        self.unfinished()
     }
 
     /// Removes the caller of a call that ends with the answer of the deadline. Returns the answer.
@@ -177,8 +236,9 @@ impl<W> Roster<W> {
         let Some(present) = of_call else { return Err(late) };
         present.caller = None;
         match present.place {
-            Place::Member { .. } => Ok(vec![self.change() as i64]),
+            Place::Member { .. } => Ok(self.news()),
             Place::Candidate { .. } => Err(late),
+            Place::Finished { .. } => Err(Status::new(Code::DeadlineExceeded, self.unfinished_status())),
         }
     }
 
@@ -190,15 +250,24 @@ impl<W> Roster<W> {
         let names = |workers: &[u32]| workers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let mut text = format!("have {}, need {} workers: ", come.len(), self.least);
         text.push_str(&format!("{} have come, {} are missing", names(&come), names(&missing)));
-        let in_epoch: Vec<u32> = self.present.keys().copied().filter(|worker| !has_come(worker)).collect();
+        let in_epoch: Vec<u32> =
+            self.present.keys().copied().filter(|worker| self.is_member(*worker)).collect();
         if !in_epoch.is_empty() {
             text.push_str(&format!("; epoch {} has not ended on {}", self.epoch, names(&in_epoch)));
         }
-        let has_values = |present: &Present<W>| present.place != Place::Candidate { has_values: false };
+        let has_values = |present: &Present<W>| {
+            matches!(present.place, Place::Member { .. } | Place::Candidate { has_values: true })
+        };
         if !self.present.values().any(has_values) {
             text.push_str("; none has variables, is the chief running?");
         }
         text
+    }
+
+    /// Says which workers of the present epoch have not finished.
+    fn unfinished_status(&self) -> String {
+        let names: Vec<String> = self.unfinished().iter().map(i64::to_string).collect();
+        format!("these workers of epoch {} have not finished: {}", self.epoch, names.join(", "))
     }
 
     /// Checks that a worker has the bounds of those who wait with it.
@@ -218,6 +287,33 @@ impl<W> Roster<W> {
         present.is_some_and(|present| matches!(present.place, Place::Candidate { .. }))
     }
 
+    fn is_member(&self, worker: u32) -> bool {
+        self.present.get(&worker).is_some_and(|present| matches!(present.place, Place::Member { .. }))
+    }
+
+    /// Returns whether a session is that of a worker that is in the present epoch or has finished in it.
+    fn is_of_epoch(&self, worker: u32, session: &str) -> bool {
+        let present = self.present.get(&worker).filter(|present| *present.session == *session);
+        present.is_some_and(|present| !matches!(present.place, Place::Candidate { .. }))
+    }
+
+    /// Returns the last steps of the workers that have finished and are still there.
+    fn finished(&self) -> impl Iterator<Item = i64> {
+        self.present.values().filter_map(|present| match present.place {
+            Place::Finished { step } => Some(step),
+            _ => None,
+        })
+    }
+
+    /// Returns the workers of the present epoch that are still in it, or have left it for the next one.
+    fn unfinished(&self) -> Vec<i64> {
+        let of_epoch = self.workers.iter().copied();
+        of_epoch
+            .filter(|worker| self.is_member(*worker) || self.is_candidate(*worker))
+            .map(i64::from)
+            .collect()
+    }
+
     /// Returns a worker of the present epoch.
     fn member(&self, worker: u32, session: &str) -> Option<&Present<W>> {
         let present = self.present.get(&worker);
@@ -235,29 +331,54 @@ impl<W> Roster<W> {
 
     /// Returns the change by which the present epoch is to end.
     fn change(&self) -> AssemblyChange {
-        let mut candidates = self.present.keys().filter(|worker| self.is_candidate(**worker));
-        let Some(first) = candidates.next() else { return AssemblyChange::None };
-        let of_epoch = |worker: &u32| self.workers.contains(worker);
-        match of_epoch(first) || candidates.any(of_epoch) {
-            true => AssemblyChange::Left,
-            false => AssemblyChange::Newcomer,
+        let mut change = AssemblyChange::None;
+        for (worker, present) in &self.present {
+            change = change.max(match present.place {
+                Place::Member { .. } => AssemblyChange::None,
+                Place::Finished { .. } => AssemblyChange::Finished,
+                Place::Candidate { .. } if self.workers.contains(worker) => AssemblyChange::Left,
+                Place::Candidate { .. } => AssemblyChange::Newcomer,
+            });
         }
+        change
+    }
+
+    /// Returns the answer to a worker of the present epoch that watches it.
+    fn news(&self) -> Vec<i64> {
+        vec![self.change() as i64, self.finished().min().unwrap_or(NO_STEP)]
     }
 
     /// Returns the answers to the workers of the present epoch that do not know its change.
     fn tell(&mut self) -> Answers<W> {
-        let change = self.change() as i64;
-        let news = |present: &mut Present<W>| match present.place {
+        let (change, news) = (self.change() as i64, self.news());
+        let tell = |present: &mut Present<W>| match present.place {
             Place::Member { known } if change > known => {
-                present.caller.take().map(|caller| (caller, Ok(vec![change])))
+                present.caller.take().map(|caller| (caller, Ok(news.clone())))
             }
             _ => None,
         };
-        self.present.values_mut().filter_map(news).collect()
+        self.present.values_mut().filter_map(tell).collect()
     }
 
-    /// Begins an epoch with those who wait for it.
+    /// Returns the answers to those who have finished, if all workers of the present epoch have finished or are lost.
+    fn release(&mut self) -> Answers<W> {
+        if self.unfinished().is_empty() { self.answer_finished() } else { Vec::new() }
+    }
+
+    /// Returns the answers to those who have finished: the workers that have not.
+    fn answer_finished(&mut self) -> Answers<W> {
+        let unfinished = self.unfinished();
+        let answer = |present: &mut Present<W>| match present.place {
+            Place::Finished { .. } => present.caller.take().map(|caller| (caller, Ok(unfinished.clone()))),
+            _ => None,
+        };
+        self.present.values_mut().filter_map(answer).collect()
+    }
+
+    /// Begins an epoch with those who wait for it. Those who have finished in the last one wait no longer.
     fn begin_epoch(&mut self) -> Answers<W> {
+        let mut answers = self.answer_finished();
+        self.present.retain(|_, present| matches!(present.place, Place::Candidate { .. }));
         self.epoch += 1;
         self.workers = self.present.keys().copied().collect();
         let membership = self.membership();
@@ -265,7 +386,8 @@ impl<W> Roster<W> {
             present.place = Place::Member { known: AssemblyChange::None as i64 };
             present.caller.take().map(|caller| (caller, Ok(membership.clone())))
         };
-        self.present.values_mut().filter_map(begin).collect()
+        answers.extend(self.present.values_mut().filter_map(begin));
+        answers
     }
 
     /// Returns the number of the present epoch and its workers.
@@ -277,6 +399,11 @@ impl<W> Roster<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NEWCOMER: i64 = AssemblyChange::Newcomer as i64;
+    const FINISHED: i64 = AssemblyChange::Finished as i64;
+    const LEFT: i64 = AssemblyChange::Left as i64;
+    const OVER: i64 = AssemblyChange::Over as i64;
 
     /// A job of 2 to 4 workers.
     #[derive(Default)]
@@ -296,6 +423,11 @@ mod tests {
 
         fn watch(&mut self, worker: u32, session: &str, (epoch, known): (i64, i64)) -> (u64, Answers<u32>) {
             self.roster.watch(Watcher { session: session.into(), worker, epoch, known }, worker)
+        }
+
+        /// Ends the training of a worker in epoch 1.
+        fn finish(&mut self, worker: u32, step: i64) -> (u64, Answers<u32>) {
+            self.roster.finish(Finisher { session: "s".into(), worker, epoch: 1, step }, worker)
         }
 
         fn settle(&mut self) -> Answers<u32> {
@@ -346,7 +478,7 @@ mod tests {
         // The session of worker 0 has ended, so no step of the others can end.
         let of_old_session = matches!(&told[0], (0, Err(status)) if status.code == Code::Aborted);
         assert!(of_old_session, "{told:?}");
-        assert_eq!(told[1..], all(&[1, 2, 3], &[2]));
+        assert_eq!(told[1..], all(&[1, 2, 3], &[LEFT, NO_STEP]));
         job.join(1, "t", 1);
         job.join(2, "t", 1);
         // The others wait for worker 3 until it is lost.
@@ -360,7 +492,7 @@ mod tests {
         for (known, waits) in [(0, false), (1, true)] {
             let mut job = Job::in_epoch(&[0, 1]);
             let (call, _) = job.watch(1, "s", (1, known));
-            assert_eq!(job.roster.leave(1, call), waits);
+            assert_eq!(job.roster.leave(1, call), (waits, Vec::new()));
             job.join(0, "t", 1);
             job.join(2, "s", 0);
             assert_eq!(job.settle().is_empty(), waits, "{known}");
@@ -372,17 +504,17 @@ mod tests {
     #[test]
     fn a_newcomer_waits_until_the_epoch_ends_for_all() {
         let mut job = Job::in_epoch(&[0, 1]);
-        assert_eq!(job.join(2, "s", 0).1, all(&[0, 1], &[1]));
+        assert_eq!(job.join(2, "s", 0).1, all(&[0, 1], &[NEWCOMER, NO_STEP]));
         assert_eq!(job.settle(), []);
         // Those who know it are not told again; one who does not is.
         assert_eq!(job.watch(0, "s", (1, 1)).1, []);
-        assert_eq!(job.watch(1, "s", (1, 0)).1, all(&[1], &[1]));
+        assert_eq!(job.watch(1, "s", (1, 0)).1, all(&[1], &[NEWCOMER, NO_STEP]));
         let told = job.join(1, "t", 1).1;
-        assert_eq!(told, all(&[0], &[2]));
+        assert_eq!(told, all(&[0], &[LEFT, NO_STEP]));
         job.join(0, "t", 1);
         assert_eq!(job.settle(), all(&[0, 1, 2], &[2, 0, 1, 2]));
-        assert_eq!(job.watch(0, "t", (1, 0)).1, all(&[0], &[3]));
-        assert_eq!(job.watch(0, "s", (2, 0)).1, all(&[0], &[3]));
+        assert_eq!(job.watch(0, "t", (1, 0)).1, all(&[0], &[OVER, NO_STEP]));
+        assert_eq!(job.watch(0, "s", (2, 0)).1, all(&[0], &[OVER, NO_STEP]));
     }
 
     #[test]
@@ -414,7 +546,7 @@ mod tests {
             "have 1, need 2 workers: 0 have come, 1, 2, 3 are missing; epoch 1 has not ended on 1, 2"
         );
         let mut restarted = Job::default();
-        assert_eq!(restarted.watch(1, "s", (7, 0)).1, all(&[1], &[3]));
+        assert_eq!(restarted.watch(1, "s", (7, 0)).1, all(&[1], &[OVER, NO_STEP]));
         restarted.join(1, "t", 7);
         restarted.join(2, "t", 6);
         assert_eq!(restarted.settle(), all(&[1, 2], &[8, 1, 2]));
@@ -432,5 +564,62 @@ mod tests {
         let (_, answers) = job.roster.join(other, 2);
         let [(2, Err(status))] = &answers[..] else { panic!("{answers:?}") };
         assert!(status.message.contains("worker 2 is of a job of 3 to 4 workers"), "{status}");
+    }
+
+    #[test]
+    fn workers_that_finish_wait_for_each_other_and_for_no_lost_worker() {
+        let mut job = Job::in_epoch(&[0, 1, 2, 3]);
+        // The watcher of worker 0 itself is over, the others learn its last step.
+        let (_, told) = job.finish(0, 40);
+        assert_eq!(told[..1], all(&[0], &[OVER, NO_STEP]));
+        assert_eq!(told[1..], all(&[1, 2, 3], &[FINISHED, 40]));
+        assert_eq!(job.watch(0, "s", (1, 0)).1, all(&[0], &[OVER, NO_STEP]));
+        let (call, _) = job.watch(1, "s", (1, FINISHED));
+        assert_eq!(job.roster.expire(1, call), Ok(vec![FINISHED, 40]));
+        assert_eq!(job.finish(1, 40).1, []);
+        let (lost, _) = job.watch(3, "s", (1, 0));
+        assert_eq!(job.finish(2, 40).1, []);
+        assert_eq!(job.roster.lose(3, lost), all(&[0, 1, 2], &[]));
+        assert_eq!(job.finish(2, 40).1, all(&[2], &[]));
+    }
+
+    #[test]
+    fn a_worker_that_finishes_late_is_named_and_its_call_may_be_repeated() {
+        let mut job = Job::in_epoch(&[0, 1, 2]);
+        let (call, _) = job.finish(0, 7);
+        let late = job.roster.expire(0, call).err().map(|late| late.message).unwrap_or_default();
+        assert_eq!(late, "these workers of epoch 1 have not finished: 1, 2");
+        let (again, answers) = job.finish(0, 7);
+        assert!(again > call && answers.is_empty());
+        job.finish(1, 7);
+        assert_eq!(job.finish(2, 7).1, all(&[0, 1, 2], &[]));
+    }
+
+    #[test]
+    fn a_worker_that_leaves_for_the_next_epoch_is_reported_to_those_who_have_finished() {
+        let mut job = Job::in_epoch(&[0, 1, 2]);
+        let (call, _) = job.finish(0, 7);
+        assert!(!job.roster.has_left());
+        job.join(1, "t", 1);
+        assert!(job.roster.has_left());
+        assert_eq!(job.roster.give_up(0, call), [1, 2]);
+        assert_eq!(job.settle(), []);
+        job.join(2, "t", 1);
+        // The next epoch does not wait for worker 0, which is still known.
+        assert_eq!(job.settle(), all(&[1, 2], &[2, 1, 2]));
+        assert_eq!(job.finish(0, 7).1, all(&[0], &[]));
+    }
+
+    #[test]
+    fn the_next_epoch_answers_those_who_have_finished_in_the_last_one() {
+        let mut job = Job::in_epoch(&[0, 1, 2]);
+        job.finish(0, 7);
+        job.join(1, "t", 1);
+        job.join(2, "t", 1);
+        let mut expected = all(&[0], &[1, 2]);
+        expected.extend(all(&[1, 2], &[2, 1, 2]));
+        assert_eq!(job.settle(), expected);
+        let mut restarted = Job::default();
+        assert_eq!(restarted.finish(0, 7).1, all(&[0], &[]));
     }
 }
