@@ -1,10 +1,13 @@
 //! Times of a training step of one worker alone and of workers that combine their gradients:
 //! `cargo bench --bench data_parallel -- --model mlp --workers 2`. The models are those of PyTorch's figures in
-//! docs/performance/collectives.md: `mlp` has 8.9 M parameters, `cnn` 0.62 M; a batch has 64 examples a worker. Each
-//! worker is a process with one compute thread, which holds a server and its client. The first worker prints a line of
-//! JSON for each way: `alone`, while the others are idle; `side_by_side`, where all train at the same time, each for
-//! itself; and `all_reduce`. `--steps` sets the number of steps, `--threads` that of compute threads, `--transport` one
-//! of auto, shm, tcp.
+//! docs/performance/collectives.md: `mlp` has 8.9 M parameters, `cnn` 0.62 M; a batch has 64 examples a worker (`--batch`).
+//! `deep` has 24 layers of 1 MiB, for a network. Each worker is a process with one compute thread, which holds a server
+//! and its client. The first worker prints a line of JSON for each way: `alone`, while the others are idle; `side_by_side`,
+//! where all train at the same time, each for itself; and `all_reduce`. `--steps` sets the number of steps, `--threads`
+//! that of compute threads, `--transport` one of auto, shm, tcp.
+//!
+//! `benches/peer/overlap.py` runs the workers on hosts of their own, also in the ways `exchange_alone` and `exchange`: the
+//! same gradients, which take no time to compute, applied alone and combined.
 #![allow(clippy::print_stdout)]
 
 use anabranch::client::{Server, ServerConfig};
@@ -23,8 +26,9 @@ use tokio::runtime::Runtime;
 
 type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-const BATCH: usize = 64;
 const CLASSES: usize = 10;
+/// Number of units of a layer of the model `deep`.
+const DEEP_UNITS: usize = 512;
 /// Number of steps before those that are timed.
 const WARM_UP: usize = 5;
 
@@ -55,9 +59,9 @@ struct WorkerProcess {
 /// Starts the workers, and lets them train in each way.
 fn lead() -> Fallible {
     let count = number("--workers", 2)?;
-    let ports = (0..count).map(|_| Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string()));
-    let ports = ports.collect::<Fallible<Vec<String>>>()?.join(",");
-    let mut workers = (0..count).map(|worker| start(worker, &ports)).collect::<Fallible<Vec<_>>>()?;
+    let addresses = (0..count).map(|_| Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string()));
+    let addresses = addresses.collect::<Fallible<Vec<String>>>()?.join(",");
+    let mut workers = (0..count).map(|worker| start(worker, &addresses)).collect::<Fallible<Vec<_>>>()?;
     for (way, involved) in [("alone", 1), ("side_by_side", count), ("all_reduce", count)] {
         for worker in &mut workers[..involved] {
             writeln!(worker.commands, "{way}")?;
@@ -80,9 +84,9 @@ fn lead() -> Fallible {
     Ok(())
 }
 
-fn start(worker: usize, ports: &str) -> Fallible<WorkerProcess> {
+fn start(worker: usize, addresses: &str) -> Fallible<WorkerProcess> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(std::env::args().skip(1)).args(["--worker", &worker.to_string(), "--ports", ports]);
+    command.args(std::env::args().skip(1)).args(["--worker", &worker.to_string(), "--addresses", addresses]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let (commands, answers) = (child.stdin.take(), child.stdout.take());
     let (commands, answers) = commands.zip(answers).ok_or("a worker without pipes")?;
@@ -92,11 +96,11 @@ fn start(worker: usize, ports: &str) -> Fallible<WorkerProcess> {
 /// Serves one task, and trains as the commands say.
 fn work(worker: u32) -> Fallible {
     let mut cluster = Cluster::new();
-    let ports = option("--ports").ok_or("no ports")?;
-    for (task, port) in (0..).zip(ports.split(',')) {
-        cluster.insert("worker", task, &format!("127.0.0.1:{port}"))?;
+    let addresses = option("--addresses").ok_or("no addresses")?;
+    for (task, address) in (0..).zip(addresses.split(',')) {
+        cluster.insert("worker", task, address)?;
     }
-    let workers = ports.split(',').count() as u32;
+    let workers = addresses.split(',').count() as u32;
     let task = TaskName::new("worker", worker);
     let address = cluster.address(&task).ok_or("no address")?.to_owned();
     let runtime = Runtime::new()?;
@@ -116,12 +120,11 @@ fn work(worker: u32) -> Fallible {
     });
     for command in std::io::stdin().lines() {
         let way = command?;
-        let strategy = match way.as_str() {
-            "all_reduce" => all_reduce(worker, workers),
-            _ => Strategy::Local,
-        };
-        let is_chief = way != "all_reduce" || worker == 0;
-        let mut times = train(&strategy, Master::Remote(format!("grpc://{address}")), is_chief)?;
+        let is_combined = matches!(way.as_str(), "all_reduce" | "exchange");
+        let strategy = if is_combined { all_reduce(worker, workers) } else { Strategy::Local };
+        let is_computed = !way.starts_with("exchange");
+        let master = Master::Remote(format!("grpc://{address}"));
+        let mut times = train(&strategy, master, !is_combined || worker == 0, is_computed)?;
         times.sort_unstable();
         let millis = |time: Duration| (time.as_secs_f64() * 1e5).round() / 100.0;
         let line = serde_json::json!({
@@ -149,18 +152,32 @@ fn model_name() -> String {
     option("--model").unwrap_or("mlp".into())
 }
 
-/// Trains, and returns the times of the steps.
-fn train(strategy: &Strategy, master: Master, is_chief: bool) -> Fallible<Vec<Duration>> {
-    let is_cnn = model_name() == "cnn";
+/// Trains, and returns the times of the steps. Unless `is_computed`, the loss is the sum of the model's weights, whose
+/// gradients take no time to compute.
+fn train(strategy: &Strategy, master: Master, is_chief: bool, is_computed: bool) -> Fallible<Vec<Duration>> {
+    let (model, count) = (model_name(), number("--batch", 64)?);
     let root = Scope::new();
     let (scope, for_variables) = strategy.scopes(&root);
     let variables = Variables::new(&for_variables);
-    let shape: &[usize] = if is_cnn { &[BATCH, 32, 32, 3] } else { &[BATCH, 784] };
-    let labels: Vec<i32> = (0..BATCH).map(|i| (i % CLASSES) as i32).collect();
+    let shape: &[usize] = match model.as_str() {
+        "cnn" => &[count, 32, 32, 3],
+        "deep" => &[count, DEEP_UNITS],
+        _ => &[count, 784],
+    };
+    let labels: Vec<i32> = (0..count).map(|i| (i % CLASSES) as i32).collect();
     let batch = [scope.constant(examples(shape)?), scope.constant(Tensor::vector(&labels)?)];
     let loss = |scope: &Scope, variables: &Variables, batch: &[Output]| {
         let layers = Layers { scope, variables };
-        let logits = if is_cnn { layers.cnn(batch[0]) } else { layers.mlp(batch[0]) };
+        let logits = match model.as_str() {
+            "cnn" => layers.cnn(batch[0], count),
+            "deep" => layers.deep(batch[0]),
+            _ => layers.mlp(batch[0]),
+        };
+        if !is_computed {
+            let weights = variables.trainable().into_iter().map(|v| scope.reshape(v.value, &[-1]));
+            let sums: Vec<Output> = weights.map(|weights| scope.sum(weights, &[0], false)).collect();
+            return scope.add_n(&sums);
+        }
         scope.mean(scope.sparse_softmax_cross_entropy(logits, batch[1]), &[0], false)
     };
     let training = strategy.minimize(&scope, &variables, &Optimizer::gradient_descent(0.01), &batch, loss)?;
@@ -205,12 +222,20 @@ impl Layers<'_> {
         self.dense("logits", hidden, 1500, CLASSES)
     }
 
-    fn cnn(&self, images: Output) -> Output {
+    /// 24 layers of 512 x 512 weights, 1 MiB each, and the last layer.
+    fn deep(&self, images: Output) -> Output {
+        let hidden = (0..24).fold(images, |x, i| {
+            self.scope.relu(self.dense(&format!("hidden_{i}"), x, DEEP_UNITS, DEEP_UNITS))
+        });
+        self.dense("logits", hidden, DEEP_UNITS, CLASSES)
+    }
+
+    fn cnn(&self, images: Output, count: usize) -> Output {
         let Layers { scope, .. } = self;
         let x = self.conv("conv_0", images, 3, 32);
         let x = self.conv("conv_1", scope.max_pool(x, [2, 2], [2, 2], "VALID"), 32, 64);
         let x = self.conv("conv_2", scope.max_pool(x, [2, 2], [2, 2], "VALID"), 64, 128);
-        let flat = scope.reshape(scope.avg_pool(x, [2, 2], [2, 2], "VALID"), &[BATCH as i64, 2048]);
+        let flat = scope.reshape(scope.avg_pool(x, [2, 2], [2, 2], "VALID"), &[count as i64, 2048]);
         let hidden = scope.relu(self.dense("hidden", flat, 2048, 256));
         self.dense("logits", hidden, 256, CLASSES)
     }
