@@ -1,9 +1,11 @@
 //! Workers without parameter servers whose number varies: one of four is killed with its task, the others train on without
 //! it, and it joins them again when it is back. Each step has the mean gradient of the workers that are there.
 
+mod digits;
+
 use crate::support::Fallible;
 use crate::support::cluster::Cluster;
-use crate::support::replica::{PATIENCE, long_deadlines, replica_under};
+use crate::support::replica::{PATIENCE, Replica, long_deadlines, replica_under};
 use anabranch::graph::Tensor;
 use anabranch::train::{
     Average, Error, Hook, Master, MonitoredConfig, MonitoredSession, Role, Strategy, Tables, Uneven, Wire,
@@ -23,6 +25,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The longest time from the death of a worker to the first step without it.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(10);
 
+/// A function that builds the replica of a worker, with the hooks of its model.
+type Build = fn(&Strategy, u32) -> Fallible<(Replica, Vec<Box<dyn Hook>>)>;
+
+fn linear_under(strategy: &Strategy, worker: u32) -> Fallible<(Replica, Vec<Box<dyn Hook>>)> {
+    Ok((replica_under(strategy, worker)?, Vec::new()))
+}
+
 /// A step that a client has run: the global step after it, its end, and the workers that ran it.
 #[derive(Clone, Debug)]
 struct Done {
@@ -41,7 +50,13 @@ struct Client {
 
 impl Client {
     /// Trains to the last step. Returns the variables, unless the client is killed.
-    fn train(&self, worker: u32, least: u32, config: MonitoredConfig, target: &str) -> Fallible<Vec<Tensor>> {
+    fn train(
+        &self,
+        worker: u32,
+        (build, least): (Build, u32),
+        config: MonitoredConfig,
+        target: &str,
+    ) -> Fallible<Vec<Tensor>> {
         let (average, wire, uneven) = (Average::Mean, Wire::F32, Uneven::Fail);
         let strategy = Strategy::AllReduce {
             worker,
@@ -52,8 +67,8 @@ impl Client {
             uneven,
             tables: Tables::Replicated,
         };
-        let replica = replica_under(&strategy, worker)?;
-        let all: Vec<Box<dyn Hook>> = vec![Box::new(hooks::StopAtStep { last_step: STEPS })];
+        let (replica, mut all) = build(&strategy, worker)?;
+        all.push(Box::new(hooks::StopAtStep { last_step: STEPS }));
         let (graph, training) = (replica.graph.clone(), replica.training.clone());
         let master = Master::Remote(target.to_owned());
         let session = MonitoredSession::new(master, graph, training, None, all, config)?;
@@ -147,7 +162,7 @@ struct Disturbed {
 /// Trains with four workers, of which `least` are enough. One is killed, and started again when `while_dead` has returned.
 fn train_disturbed(
     victim: u32,
-    least: u32,
+    (build, least): (Build, u32),
     while_dead: impl FnOnce(&[Client]) -> Fallible,
 ) -> Fallible<Disturbed> {
     let mut cluster = Cluster::start_with(&[("worker", WORKERS as usize)], &["--connect-deadline", "2"])?;
@@ -155,7 +170,7 @@ fn train_disturbed(
     let clients: Vec<Client> = (0..WORKERS).map(|_| Client::default()).collect();
     let restarted = Client::default();
     let train = |client: &Client, worker: u32| {
-        let trained = client.train(worker, least, config(worker), &targets[worker as usize]);
+        let trained = client.train(worker, (build, least), config(worker), &targets[worker as usize]);
         trained.map_err(|error| format!("worker {worker}: {error}"))
     };
     let (killed, spawned, values) = thread::scope(|scope| -> Fallible<_> {
@@ -190,7 +205,7 @@ fn train_disturbed(
 
 #[test]
 fn the_others_train_on_without_a_killed_worker_until_it_is_back() -> Fallible {
-    let job = train_disturbed(3, 2, |clients| {
+    let job = train_disturbed(3, (linear_under, 2), |clients| {
         let without = clients[0].until(|done| done.workers == [0, 1, 2])?;
         clients[0].until(|done| done.workers.len() == 3 && done.step > without.step + 20)?;
         Ok(())
@@ -217,7 +232,7 @@ fn the_others_train_on_without_a_killed_worker_until_it_is_back() -> Fallible {
 
 #[test]
 fn the_others_wait_for_the_task_that_leads_and_go_on_with_it() -> Fallible {
-    let job = train_disturbed(0, 1, |clients| {
+    let job = train_disturbed(0, (linear_under, 1), |clients| {
         let before = clients[1].until(|done| done.step >= 15)?;
         thread::park_timeout(Duration::from_secs(3));
         let last = clients[1].done().pop().ok_or("no step")?;
@@ -245,7 +260,7 @@ fn too_few_survivors_end_with_an_error_that_names_the_missing() -> Fallible {
             let (client, targets) = (&clients[worker as usize], &targets);
             scope.spawn(move || {
                 let config = MonitoredConfig { ready_deadline: Duration::from_secs(6), ..config(worker) };
-                let trained = client.train(worker, 2, config, &targets[worker as usize]);
+                let trained = client.train(worker, (linear_under, 2), config, &targets[worker as usize]);
                 trained.map_err(|error| error.downcast::<Error>().ok().map(|error| *error))
             })
         };
