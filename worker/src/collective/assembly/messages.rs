@@ -124,7 +124,7 @@ mod tests {
         let of_member = tonic::Request::new(pb::CompleteGroupRequest::default());
         assert_eq!(request_of(&of_member)?, None);
         assert_eq!(answer_of(&response_of(&[5, 0, 2]))?, [5, 0, 2]);
-        assert_eq!(answer_of(&response_of(&[]))?, []);
+        assert!(answer_of(&response_of(&[]))?.is_empty());
         Ok(())
     }
 
