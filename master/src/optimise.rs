@@ -2,7 +2,7 @@
 
 use graph::ops::Evaluate;
 use graph::passes::{
-    FoldOptions, Simplification, SimplifyOptions, assign_buckets, fold, merge, prune,
+    FoldOptions, Simplification, SimplifyOptions, assign_buckets, fold, merge, place_reductions, prune,
     remove_redundant_control_edges, remove_unread_nodes, simplify,
 };
 use graph::{Graph, NodeId, Role};
@@ -13,7 +13,8 @@ const MIN_NODES: usize = 4;
 
 /// Simplifies the graph, folds constants, and eliminates common subexpressions, unread nodes and unneeded
 /// control edges. Feeds, fetches and targets are kept. Then collectives are assigned to buckets; `declared` is the graph
-/// in which placeholders have their shapes. A rewrite that fails is skipped.
+/// in which placeholders have their shapes. Reductions on GPUs get a place in an order instead. A rewrite that fails is
+/// skipped.
 ///
 /// # Errors
 /// The failure of a rewrite, if the options say that it is an error (`fail_on_optimizer_errors`).
@@ -54,6 +55,7 @@ pub(crate) fn optimise(
     if rewrites.allow(Rewrite::Buckets) {
         assign_buckets(&mut graph, declared).or_else(|error| skip(&rewrites, "bucketing", error))?;
     }
+    place_reductions(&mut graph).or_else(|error| skip(&rewrites, "ordering of reductions", error))?;
     Ok(graph)
 }
 

@@ -4,8 +4,8 @@ use crate::session::Session;
 use crate::transport::Route;
 use device::Pool;
 use executor::{Executor, fuse};
-use graph::passes::number_instances;
-use graph::{BucketPlace, DeviceName, Graph, NodeId, RecvOrigin, Role};
+use graph::passes::{connect_reductions, number_instances};
+use graph::{BucketPlace, DeviceName, Graph, NodeId, RecvOrigin, ReductionPlace, Role};
 use parking_lot::Mutex;
 use placer::{DeviceSet, PartitionOptions, Split, partition, placed_devices};
 use proto::convert::{DefaultAttrs, graph_to_proto};
@@ -41,20 +41,27 @@ impl GraphPartition {
         pool: &Arc<Pool>,
     ) -> Result<GraphPartition, Status> {
         let on = session.devices.find(&device)?.clone();
+        let ordered = connect_reductions(&graph);
+        let ordered = ordered.as_ref().unwrap_or(&graph);
         let executor =
-            Executor::with_devices(&graph, on, session.devices.all(), pool.clone(), &session.kernels);
+            Executor::with_devices(ordered, on, session.devices.all(), pool.clone(), &session.kernels);
         Ok(GraphPartition { device, executor: Arc::new(executor.map_err(|e| crate::failure(&e))?), graph })
     }
 
     /// Compiles the partition for partial runs, in which inputs may be fed after the run has begun: collectives
-    /// do not wait for each other in buckets. A partition without feeds and buckets keeps its executor.
+    /// do not wait for each other in buckets or in an order. A partition without feeds, buckets and orders keeps its
+    /// executor.
     fn for_partial_run(&self, session: &Session, pool: &Arc<Pool>) -> Result<GraphPartition, Status> {
         let (device, mut graph) = (self.device.clone(), self.graph.clone());
         let fed = self.graph.nodes().filter_map(|(id, node)| Some((id, RecvOrigin::of(node)?)));
         let fed: Vec<(NodeId, RecvOrigin<'_>)> = fed.filter(|(_, origin)| origin.is_fed).collect();
         let ids: Vec<NodeId> = graph.ids().collect();
-        let in_buckets = ids.iter().filter(|id| BucketPlace::remove(graph.node_mut(**id))).count();
-        if fed.is_empty() && in_buckets == 0 {
+        let mut had_place = false;
+        for id in ids {
+            let node = graph.node_mut(id);
+            had_place |= BucketPlace::remove(node) | ReductionPlace::remove(node);
+        }
+        if fed.is_empty() && !had_place {
             return Ok(GraphPartition { device, executor: self.executor.clone(), graph });
         }
         for (id, origin) in fed {

@@ -1,16 +1,14 @@
 //! Buckets: reductions of a device that are carried out by one exchange.
 
 use super::conditions::{Conditions, SetId};
-use super::prune::{needed, prune};
+use super::prune::prune;
+use super::reductions::{Group, ancestors, depths, digest, has_order, is_on_gpu, is_reduction, keys};
 use crate::bucket_place::BucketPlace;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::fingerprint::combine;
 use crate::graph::{Graph, NodeId, Output};
 use crate::infer::Shapes;
 use crate::node::Node;
-use crate::ops::Role;
-use crate::tensor::Tensor;
 use crate::topology::Topology;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -46,22 +44,13 @@ struct Class {
     conditions: SetId,
 }
 
-/// The key and the size of a group.
-type Group = [Value; 2];
-
-/// A number that is known when the step is planned, or the output that gives it in the step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Value {
-    Known(i64),
-    Of(Output),
-}
-
 /// Assigns reductions to buckets, by a [`BucketPlace`] in their attributes.
 ///
 /// Nodes are in one bucket only if they run in the same cases and after the same nodes that may wait, collectives
 /// included. So none is before another, also by way of other buckets, and a bucket whose last input is computed late
 /// holds up no node that another task waits for. They are of one device, group, element type and function, their instance
-/// keys are constants, and they are outside loops. The key and the size of the group may be fed.
+/// keys are constants, and they are outside loops. The key and the size of the group may be fed. Nodes on GPUs are in no
+/// bucket; [`place_reductions`](super::place_reductions) orders them.
 ///
 /// The order of the nodes is that in which their inputs become ready, by the depth in the graph, then that of their
 /// instance keys, so that all members of a group find the same buckets whatever the names and the order of their nodes.
@@ -71,21 +60,18 @@ enum Value {
 /// `InvalidArgument` naming a node of a cycle that is not a loop, or a node of `declared` with a contradiction of shapes;
 /// the graph is unchanged.
 pub fn assign_buckets(graph: &mut Graph, declared: &Graph) -> Result<()> {
-    let nodes: Vec<NodeId> = graph.nodes().filter(|(_, node)| is_reduction(node)).map(|(id, _)| id).collect();
+    let nodes: Vec<NodeId> =
+        graph.nodes().filter(|(_, node)| is_reduction(node) && !is_on_gpu(node)).map(|(id, _)| id).collect();
     if nodes.len() < 2 {
         return Ok(());
     }
     for bucket in buckets(graph, declared, &nodes)? {
-        let digest = digest(&bucket);
+        let digest = digest(0, bucket.iter().map(|candidate| candidate.instance_key));
         for (index, candidate) in bucket.iter().enumerate() {
             BucketPlace { digest, index, count: bucket.len() }.note(graph.node_mut(candidate.id));
         }
     }
     Ok(())
-}
-
-fn is_reduction(node: &Node) -> bool {
-    matches!(node.op.name(), "CollectiveReduce" | "CollectiveReduceV2")
 }
 
 /// Returns the buckets, each with at least two nodes.
@@ -108,23 +94,6 @@ fn buckets(graph: &Graph, declared: &Graph, nodes: &[NodeId]) -> Result<Vec<Vec<
     Ok(all.filter(|bucket| bucket.len() > 1).collect())
 }
 
-/// Returns the nodes that `nodes` depend on, and these nodes themselves, in topological order.
-fn ancestors(graph: &Graph, topology: &Topology, nodes: &[NodeId]) -> Result<Vec<NodeId>> {
-    let is_needed = needed(topology, graph.len(), nodes);
-    Ok(topology.order(graph)?.into_iter().filter(|id| is_needed[id.index()]).collect())
-}
-
-/// Returns the length of the longest path to each node of `order`, loops being passed once.
-fn depths(graph: &Graph, topology: &Topology, order: &[NodeId]) -> Vec<u32> {
-    let mut depth = vec![0; graph.len()];
-    for &id in order {
-        let producers = topology.producers(id).iter().map(|producer| producer.node);
-        let before = producers.filter(|id| graph.node(*id).op.role() != Role::NextIteration);
-        depth[id.index()] = before.map(|from| depth[from.index()] + 1).max().unwrap_or(0);
-    }
-    depth
-}
-
 /// Returns the size of each node's input as far as the graph declares it.
 fn declared_bytes(graph: &Graph, declared: &Graph, nodes: &[NodeId]) -> Result<Vec<Option<usize>>> {
     let names = nodes.iter().map(|id| &*graph.node(*id).name);
@@ -139,33 +108,9 @@ fn declared_bytes(graph: &Graph, declared: &Graph, nodes: &[NodeId]) -> Result<V
     Ok(names.map(bytes).collect())
 }
 
-/// Returns a node's group and instance key; `None` unless the instance key is an attribute or a constant, and the group
-/// may have several members.
-fn keys(graph: &Graph, id: NodeId) -> Option<(Group, i64)> {
-    let group = [value(graph, id, "group_key")?, value(graph, id, "group_size")?];
-    let Value::Known(instance_key) = value(graph, id, "instance_key")? else { return None };
-    (group[1] != Value::Known(1)).then_some((group, instance_key))
-}
-
-/// Returns a number that is an attribute or an input of a node.
-fn value(graph: &Graph, id: NodeId, name: &str) -> Option<Value> {
-    let node = graph.node(id);
-    let Some(slot) = node.op.inputs.iter().position(|input| input.name == name) else {
-        return node.attr(name).ok().map(Value::Known);
-    };
-    let input = graph.input(id, slot)?;
-    let source = graph.node(input.node);
-    match source.op.name() {
-        "Const" => Some(Value::Known(source.attr::<Tensor>("value").ok()?.item::<i32>().ok()?.into())),
-        _ => Some(Value::Of(input)),
-    }
-}
-
 /// Returns the class of a node; `None` for one with an order among collectives.
 fn class(node: &Node, group: Group, conditions: SetId) -> Option<Class> {
-    let has_tokens = node.attr::<i64>("Nordering_token").is_ok_and(|tokens| tokens > 0);
-    let waits_for = node.attr::<Vec<i64>>("wait_for").is_ok_and(|instances| !instances.is_empty());
-    if has_tokens || waits_for {
+    if has_order(node) {
         return None;
     }
     Some(Class {
@@ -202,10 +147,6 @@ fn divided(candidates: Vec<Candidate>) -> Vec<Vec<Candidate>> {
         }
     }
     buckets
-}
-
-fn digest(bucket: &[Candidate]) -> i64 {
-    bucket.iter().fold(0, |hash, candidate| combine(candidate.instance_key as u64, hash)) as i64
 }
 
 #[cfg(test)]

@@ -90,6 +90,17 @@ impl Conditions {
         self.sets[set as usize].iter().any(|condition| matches!(condition, Condition::Within(_)))
     }
 
+    /// Returns whether nodes with these conditions run in every case, once in each step.
+    pub(super) fn is_unconditional(&self, set: SetId) -> bool {
+        self.sets[set as usize].iter().all(|condition| !condition.decides())
+    }
+
+    /// Returns whether all conditions of `one` are conditions of `other`.
+    pub(super) fn is_within(&self, one: SetId, other: SetId) -> bool {
+        let other = &self.sets[other as usize];
+        self.sets[one as usize].iter().all(|condition| other.binary_search(condition).is_ok())
+    }
+
     fn after(&mut self, graph: &Graph, topology: &Topology, id: NodeId) -> SetId {
         let before = self.before(graph, topology, id);
         let node = graph.node(id);
