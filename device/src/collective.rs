@@ -3,11 +3,12 @@
 
 use crate::activity::Activity;
 use crate::cancel::Cancellation;
-use crate::device::Device;
+use crate::device::{Device, DeviceTensor};
 use crate::error::Result;
 use crate::kernel::LoopPosition;
 use crate::rendezvous::Rendezvous;
-use graph::{BucketPlace, DType, Node, Shape, Tensor};
+use crate::value::Value;
+use graph::{BucketPlace, DType, Node, ReductionPlace, Shape, Tensor};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,8 +112,10 @@ pub struct Request {
     pub dtype: DType,
     /// The shape of the member's output.
     pub shape: Shape,
-    /// The member's input; `None` for a receiver of a broadcast.
+    /// The member's input; `None` for a receiver of a broadcast, and for an input in device memory.
     pub input: Option<Tensor>,
+    /// The input of a reduction that is in the memory of the member's device.
+    pub on_device: Option<DeviceInput>,
     /// Number of members of the group, at least 1.
     pub group_size: u32,
     pub group_key: i32,
@@ -128,7 +131,47 @@ pub struct Request {
     pub timeout: Option<Duration>,
 }
 
+/// A member's input in the memory of its device.
+#[derive(Clone, Debug)]
+pub struct DeviceInput {
+    pub tensor: DeviceTensor,
+    /// The node's place in the order of its device's reductions; `None` if the reduction has none, so that the device's
+    /// library cannot carry it out.
+    pub place: Option<ReductionPlace>,
+    /// The program's choice of how the reduction is carried out.
+    pub hint: DeviceHint,
+}
+
+/// A program's choice of how tensors in device memory are reduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceHint {
+    /// By the device's library if all members can, else through host memory.
+    Auto,
+    /// Through host memory.
+    Host,
+    /// By the device's library; if a member cannot, the reduction fails.
+    Library,
+}
+
+impl DeviceHint {
+    /// Returns the choice that the attribute `communication_hint` of an op names.
+    pub fn parse(hint: &str) -> DeviceHint {
+        match hint {
+            "ring" => DeviceHint::Host,
+            "nccl" => DeviceHint::Library,
+            _ => DeviceHint::Auto,
+        }
+    }
+}
+
 impl Request {
+    /// Returns the digest of the node's bucket, or of the order of its device's reductions: the members whose digests are
+    /// equal can run the instance together with the others of the digest.
+    pub fn digest(&self) -> Option<i64> {
+        let place = self.on_device.as_ref().and_then(|input| input.place);
+        self.bucket.map(|bucket| bucket.digest).or(place.map(|place| place.digest))
+    }
+
     /// Returns whether the member is the source of a broadcast.
     pub fn is_source(&self) -> bool {
         self.operation == Operation::Broadcast { is_source: true }
@@ -182,8 +225,9 @@ pub enum AssemblyChange {
     Over = 4,
 }
 
-/// A callback that receives a member's output. Called exactly once.
-pub type Finish = Box<dyn FnOnce(Result<Tensor>) + Send>;
+/// A callback that receives a member's output: in host memory, or in device memory if the input is there and the device's
+/// library has computed the output. Called exactly once.
+pub type Finish = Box<dyn FnOnce(Result<Value>) + Send>;
 
 /// The collectives in which the nodes of a step take part, in functions too.
 #[derive(Clone, Debug)]

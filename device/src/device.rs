@@ -1,5 +1,6 @@
 //! Devices: named processors of a task, with their kernels and their resources.
 
+use crate::device_collectives::DeviceCollectives;
 use crate::error::{Error, Result};
 use crate::kernel::KernelDef;
 use crate::kernel_table::KernelTable;
@@ -148,6 +149,12 @@ pub trait Processor: Any + Send + Sync + fmt::Debug {
     /// segments of kernels.
     fn can_capture(&self) -> bool {
         false
+    }
+
+    /// Returns the library that reduces tensors in the memory of several processors of this type; `None` if there is
+    /// none.
+    fn collectives(&self) -> Option<&dyn DeviceCollectives> {
+        None
     }
 
     /// Returns a runner for a segment of kernels. The runner captures the work that the kernels enqueue, and enqueues

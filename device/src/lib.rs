@@ -7,6 +7,7 @@ pub mod activity;
 pub mod cancel;
 pub mod collective;
 mod device;
+pub mod device_collectives;
 pub mod error;
 pub mod function;
 pub mod gpu_options;

@@ -6,13 +6,15 @@ mod communicator;
 
 use crate::numeric::scalar::{Arithmetic, Number, Semiring as _};
 use crate::numeric::widen::Lane;
-use device::collective::{Merge, Operation, Reduction, Request};
+use device::Device;
+use device::collective::{DeviceHint, DeviceInput, Merge, Operation, Reduction, Request};
 use device::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit, Step};
 use device::value::Value;
 use device::{Error, Result};
-use graph::{BucketPlace, DType, Element, PartialShape, Shape, Tensor};
+use graph::{BucketPlace, DType, Element, PartialShape, ReductionPlace, Shape, Tensor};
 use half::{bf16, f16};
 use smallvec::smallvec;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -122,7 +124,10 @@ impl Keys {
 impl Form {
     /// Returns the shape of a member's output.
     fn shape(&self, ctx: &AsyncContext, group_size: u32) -> Result<Shape> {
-        let input = || Ok::<_, Error>(ctx.input(0)?.shape());
+        let input = || match ctx.inputs.first() {
+            Some(Value::Device(tensor)) => Ok(&tensor.shape),
+            _ => Ok::<_, Error>(ctx.input(0)?.shape()),
+        };
         let with_rows = |rows: fn(usize, usize) -> Option<usize>| {
             let shape = input()?;
             let Some((&first, rest)) = shape.dims().split_first() else {
@@ -186,17 +191,25 @@ fn timeout(init: &KernelInit<'_>) -> Result<Option<Duration>> {
 
 fn kernel(init: &KernelInit<'_>, operation: Operation, keys: KeySource, form: Form) -> Result<Kernel> {
     let (dtype, timeout, bucket) = (init.output_type(0), timeout(init)?, BucketPlace::of(init.node));
+    let place = ReductionPlace::of(init.node);
+    let hint = DeviceHint::parse(&init.attr::<String>("communication_hint")?);
     Kernel::asynchronous(move |ctx| match request(&ctx, operation, keys, &form, dtype, timeout) {
         Err(error) => ctx.done(Err(error)),
         Ok(request) => {
-            let AsyncContext { step, done, .. } = ctx;
-            start(&step, Request { bucket, ..request }, reply(done));
+            let AsyncContext { device, step, mut inputs, done, .. } = ctx;
+            match inputs.first_mut().map(std::mem::take) {
+                Some(Value::Device(tensor)) if request.input.is_none() => {
+                    let on_device = Some(DeviceInput { tensor, place, hint });
+                    start(&step, Request { on_device, ..request }, reply_on(device, done));
+                }
+                _ => start(&step, Request { bucket, ..request }, reply(done)),
+            }
         }
     })
 }
 
 /// Passes a request to the step's collectives.
-fn start(step: &Step, request: Request, finish: impl FnOnce(Result<Tensor>) + Send + 'static) {
+fn start(step: &Step, request: Request, finish: impl FnOnce(Result<Value>) + Send + 'static) {
     match &step.collectives {
         None => finish(Err(Error::unimplemented("collectives run in sessions of a server"))),
         Some(of_step) => of_step.collectives.start(of_step, request, Box::new(finish)),
@@ -204,8 +217,18 @@ fn start(step: &Step, request: Request, finish: impl FnOnce(Result<Tensor>) + Se
 }
 
 /// Returns the callback that ends a kernel with a member's output.
-fn reply(done: Done) -> impl FnOnce(Result<Tensor>) + Send + 'static {
-    move |output| done(output.map(|tensor| smallvec![Value::Host(tensor)]))
+fn reply(done: Done) -> impl FnOnce(Result<Value>) + Send + 'static {
+    move |output| done(output.map(|value| smallvec![value]))
+}
+
+/// Returns the callback that ends a kernel with a member's output in device memory: an output in host memory is copied
+/// there.
+fn reply_on(device: Arc<Device>, done: Done) -> impl FnOnce(Result<Value>) + Send + 'static {
+    let reply = reply(done);
+    move |output| match output {
+        Ok(Value::Host(tensor)) => device.processor().upload(tensor, Box::new(reply)),
+        output => reply(output),
+    }
 }
 
 fn request(
@@ -223,7 +246,10 @@ fn request(
     let group_size = group_size(keys.group_size)?;
     let input = match operation {
         Operation::Broadcast { is_source: false } => None,
-        _ => Some(ctx.input(0)?.clone()),
+        _ => match ctx.inputs.first() {
+            Some(Value::Device(_)) => None,
+            _ => Some(ctx.input(0)?.clone()),
+        },
     };
     Ok(Request {
         node: ctx.node.clone(),
@@ -232,6 +258,7 @@ fn request(
         dtype,
         shape: form.shape(ctx, group_size)?,
         input,
+        on_device: None,
         group_size,
         group_key: keys.group_key,
         instance_key: keys.instance_key,

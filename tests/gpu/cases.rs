@@ -168,6 +168,10 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     if node.op.name().starts_with("Nccl") {
         return Ok(None);
     }
+    // Collectives need a group of devices in the session of a server.
+    if node.op.name().starts_with("Collective") {
+        return Ok(None);
+    }
     // State that outlives a step is tested in `device_state.rs` and `elements.rs`.
     if is_kept(node.op.name()) {
         return Ok(None);

@@ -170,7 +170,12 @@ impl WorkerService for Handler {
         if let Some(request) = collective::assembly_request_of(&request)? {
             return Ok(collective::assembly_response_of(&self.worker.leader.assemblies.call(request).await?));
         }
-        let (join, deadline) = (collective::join_of(&request)?, collective::deadline_of(&request));
+        let deadline = collective::deadline_of(&request);
+        if let Some(enter) = collective::enter_request_of(&request)? {
+            let entered = self.worker.leader.enter(enter, self.worker.task(), deadline).await?;
+            return Ok(collective::entered_response(request.get_ref(), entered));
+        }
+        let join = collective::join_of(&request)?;
         let CompleteGroupRequest { group_key, group_size, device_type, .. } = request.into_inner();
         let met = self.worker.leader.join(join, deadline).await?;
         Ok(collective::complete_group_response(group_key, group_size, device_type, &met))

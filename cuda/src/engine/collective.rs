@@ -2,9 +2,9 @@
 //! all have joined.
 
 use super::collective_barrier::{Arrival, CollectiveBarrier, CollectiveSignature, Participant};
-use super::driver::{Address, AllReduce, AllReducePart, Reduction};
+use super::driver::{AllReduce, AllReducePart, Reduction};
 use super::gpu_engine::{Engine, block};
-use super::memory::Block;
+use super::result_memory::ResultMemory;
 use super::streams::Stream;
 use device::cancel::Cancellation;
 use device::resource::Resource;
@@ -112,59 +112,20 @@ fn all_reduce(
     if participants.len() == 1 || count == 0 {
         return Ok(participants.iter().map(|participant| participant.input.tensor.clone()).collect());
     }
-    let mut results: Vec<ResultMemory<'_>> = Vec::with_capacity(participants.len());
+    let mut results: Vec<ResultMemory> = Vec::with_capacity(participants.len());
     let mut parts: Vec<AllReducePart<'_>> = Vec::with_capacity(participants.len());
     for participant in participants {
-        let engine = &participant.input.engine;
-        let result = ResultMemory::new(participant)?;
+        let CollectiveInput { engine, tensor, .. } = &participant.input;
+        let result = ResultMemory::new(engine, tensor, &participant.node)?;
         parts.push(AllReducePart {
             driver: &**engine.driver(),
-            from: block(&participant.input.tensor)?.read_on(Stream::Collective)?,
-            to: result.address,
+            from: block(tensor)?.read_on(Stream::Collective)?,
+            to: result.address(),
             stream: engine.streams().id(Stream::Collective),
         });
         results.push(result);
     }
     first.input.engine.driver().all_reduce(&AllReduce { reduction, dtype, count }, &parts)?;
-    results.into_iter().map(ResultMemory::into_tensor).collect()
-}
-
-/// Memory for one GPU's result, freed on drop if the reduction was not enqueued.
-struct ResultMemory<'a> {
-    participant: &'a Participant<CollectiveInput>,
-    address: Address,
-    is_kept: bool,
-}
-
-impl<'a> ResultMemory<'a> {
-    /// Allocates memory as large as the participant's tensor.
-    fn new(participant: &'a Participant<CollectiveInput>) -> Result<ResultMemory<'a>> {
-        let CollectiveInput { engine, tensor, .. } = &participant.input;
-        let DeviceTensor { dtype, shape, memory } = tensor;
-        let description = || format!("tensor with shape{shape} and type {dtype} for {}", participant.node);
-        let stream = engine.streams().id(Stream::Collective);
-        let address = engine.pool().allocate(memory.len(), stream, &participant.node, description)?;
-        Ok(ResultMemory { participant, address, is_kept: false })
-    }
-
-    /// Returns the result as a tensor that is complete at an event of the collective stream, and records that
-    /// the input is read until that event.
-    fn into_tensor(mut self) -> Result<DeviceTensor> {
-        let CollectiveInput { engine, tensor, .. } = &self.participant.input;
-        let mark = engine.streams().mark(Stream::Collective)?;
-        block(tensor)?.add_reader(mark.clone());
-        let len = tensor.memory.len();
-        self.is_kept = true;
-        let block = Block::filled(engine.clone(), self.address, len, Stream::Collective, mark);
-        Ok(DeviceTensor { memory: Arc::new(block), ..tensor.clone() })
-    }
-}
-
-impl Drop for ResultMemory<'_> {
-    fn drop(&mut self) {
-        if !self.is_kept {
-            let engine = &self.participant.input.engine;
-            engine.pool().free(self.address, engine.streams().id(Stream::Collective));
-        }
-    }
+    let finished = results.into_iter().map(|result| result.into_tensor().map(|(tensor, _)| tensor));
+    finished.collect()
 }

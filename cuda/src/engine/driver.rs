@@ -4,6 +4,7 @@
 use super::arguments::Arguments;
 use super::program::Program;
 use device::Result;
+use device::device_collectives::CommunicatorPlace;
 use graph::DType;
 use std::any::Any;
 use std::fmt;
@@ -28,6 +29,19 @@ pub struct FunctionId(pub u64);
 /// An instantiated CUDA graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GraphId(pub u64);
+
+/// This GPU's side of a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CommunicatorId(pub u64);
+
+/// The progress of the last call on a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallProgress {
+    /// The call goes on in the background.
+    Pending,
+    /// The call has been carried out.
+    Done,
+}
 
 /// Host memory that a GPU can read and write directly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,6 +161,41 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// other GPUs.
     fn all_reduce(&self, operation: &AllReduce, parts: &[AllReducePart<'_>]) -> Result<()>;
 
+    /// Returns a name of this GPU that no other GPU of any machine has.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason why the GPU cannot be in a communicator.
+    fn communicator_identity(&self) -> Result<String>;
+
+    /// Creates the key of a new communicator. May block.
+    fn create_communicator_key(&self) -> Result<Vec<u8>>;
+
+    /// Begins to create this GPU's side of a communicator, without waiting for the other members;
+    /// [`Driver::communicator_progress`] tells when all have connected.
+    fn connect_communicator(&self, place: &CommunicatorPlace) -> Result<CommunicatorId>;
+
+    /// Returns whether the last call on the communicator, its creation or a collective, has been carried out: a
+    /// collective is enqueued then. Never blocks.
+    ///
+    /// # Errors
+    /// `Aborted` or `Internal` if the communicator has failed.
+    fn communicator_progress(&self, communicator: CommunicatorId) -> Result<CallProgress>;
+
+    /// Begins to enqueue this GPU's part of an all-reduce of the communicator's members;
+    /// [`Driver::communicator_progress`] tells when it is enqueued.
+    fn all_reduce_of_members(
+        &self,
+        communicator: CommunicatorId,
+        operation: &AllReduce,
+        from: Address,
+        to: Address,
+        stream: StreamId,
+    ) -> Result<()>;
+
+    /// Aborts a communicator: enqueued collectives end, with arbitrary results. No call with the communicator is made
+    /// at the same time or later. May block until the GPU has stopped the collectives.
+    fn abort_communicator(&self, communicator: CommunicatorId);
+
     /// Enqueues work that sets `bytes` bytes of memory to `byte`.
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()>;
 
@@ -199,6 +248,8 @@ pub enum Reduction {
     Product,
     Minimum,
     Maximum,
+    /// The sum divided by the number of participants.
+    Mean,
 }
 
 /// A collective that combines tensors of several GPUs element by element; each GPU gets the result.

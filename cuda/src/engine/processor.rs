@@ -1,6 +1,7 @@
 //! A GPU as a device, opened when the first node is placed on it, so that a process without nodes on the GPU
 //! takes none of its memory.
 
+use super::communicators;
 use super::copy_path::CopyPath;
 use super::driver::Driver;
 use super::gpu_engine::{Engine, block};
@@ -9,13 +10,15 @@ use super::kernel_stream::KernelStream;
 use super::nvidia::Nvidia;
 use super::segment_runner::GraphSegmentRunner;
 use crate::kernels::table;
+use device::collective::Reduction;
+use device::device_collectives::{CommunicatorPlace, DeviceCollectives, DeviceCommunicator};
 use device::gpu_options::GpuOptions;
 use device::peer_buffer::{BorrowedMemory, PeerBuffer};
 use device::segment_runner::{SegmentInfo, SegmentRunner};
 use device::value::Value;
 use device::{Device, DeviceAttributes, DeviceTensor, Processor, Transfer};
 use device::{Error, Result};
-use graph::{DeviceName, Tensor};
+use graph::{DType, DeviceName, Tensor};
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
@@ -178,7 +181,29 @@ impl Processor for CudaProcessor {
         self.options.graphs
     }
 
+    fn collectives(&self) -> Option<&dyn DeviceCollectives> {
+        Some(self)
+    }
+
     fn segment_runner(&self, segment: SegmentInfo) -> Result<Box<dyn SegmentRunner>> {
         Ok(Box::new(GraphSegmentRunner::new(self.engine()?.clone(), segment)))
+    }
+}
+
+impl DeviceCollectives for CudaProcessor {
+    fn identity(&self) -> Result<String> {
+        self.engine()?.driver().communicator_identity()
+    }
+
+    fn can_reduce(&self, dtype: DType, reduction: Reduction) -> bool {
+        communicators::reduction(dtype, reduction).is_some()
+    }
+
+    fn create_key(&self) -> Result<Vec<u8>> {
+        self.engine()?.driver().create_communicator_key()
+    }
+
+    fn connect(&self, place: &CommunicatorPlace) -> Result<Arc<dyn DeviceCommunicator>> {
+        Ok(communicators::connect(self.engine()?, place)?)
     }
 }

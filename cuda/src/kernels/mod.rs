@@ -9,6 +9,7 @@ mod binary;
 mod boxes;
 mod cast;
 mod checkpoint;
+mod collective;
 mod color;
 mod compare;
 mod complex;
@@ -91,6 +92,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     boxes::suppress::KERNELS,
     cast::KERNELS,
     checkpoint::KERNELS,
+    collective::KERNELS,
     color::KERNELS,
     compare::KERNELS,
     complex::KERNELS,

@@ -79,6 +79,8 @@ fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
         Reduction::Product => "Mul",
         Reduction::Minimum => "Minimum",
         Reduction::Maximum => "Maximum",
+        // `reduction` returns no mean.
+        Reduction::Mean => return Err(Error::invalid("Unsupported reduction: mean")),
     };
     let dtype = init.output_type(0);
     let name = type_name(dtype)?;

@@ -14,6 +14,7 @@ mod captured;
 mod cases;
 mod chains;
 mod collectives;
+mod communicators;
 #[path = "../../../tests/gpu/comparison.rs"]
 mod comparison;
 #[path = "../../../tests/gpu/device_state.rs"]

@@ -191,6 +191,7 @@ impl Communicator {
             dtype: DType::Int32,
             shape: Shape::scalar(),
             input: None,
+            on_device: None,
             group_size: self.group_size,
             group_key: self.group_key,
             instance_key,

@@ -2,7 +2,7 @@
 
 use super::buffer::BufferCalls;
 use super::schedule::{ForeignKey, Phase, Schedule, Source, Then, Transfer};
-use device::collective::{Finish, Operation, Reduction};
+use device::collective::{Operation, Reduction};
 use device::rendezvous::{Rendezvous, RendezvousKey, Sent};
 use device::{Error, Pool, Result, Value};
 use graph::{DType, DeviceAttributes, Shape, Tensor};
@@ -45,6 +45,9 @@ pub(super) struct ForeignMembers {
     pub(super) is_foreign: Vec<bool>,
     pub(super) buffers: BufferCalls,
 }
+
+/// A callback that receives a member's output. Called exactly once.
+type Finish = Box<dyn FnOnce(Result<Tensor>) + Send>;
 
 /// A callback for the notice that another member has other terms than those agreed on.
 pub(super) type Renew = Box<dyn FnOnce() + Send>;

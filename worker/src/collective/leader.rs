@@ -1,6 +1,7 @@
 //! The leader of groups: it answers when a group is complete and when an instance is agreed on, and gives out step ids.
 
 use super::assembly::Assemblies;
+use super::communicators::{Enter, Entered, Epochs};
 use super::register::{Agree, Agreement, Attendance, Caller, GroupKey, Join, Met, Register};
 use crate::rendezvous::to_error;
 use crate::worker::Worker;
@@ -35,6 +36,7 @@ pub(crate) struct Leader {
     /// The assemblies of jobs whose workers come and go.
     pub(crate) assemblies: Arc<Assemblies>,
     register: Mutex<Register<Answering<Met>, Answering<Agreement>>>,
+    epochs: Mutex<Epochs<Answering<Entered>>>,
     /// By graph key.
     sequences: Mutex<FxHashMap<i64, Sequence>>,
     has_logged_default: Once,
@@ -45,6 +47,7 @@ impl Default for Leader {
         Leader {
             assemblies: Arc::default(),
             register: Mutex::default(),
+            epochs: Mutex::default(),
             sequences: Mutex::default(),
             has_logged_default: Once::new(),
         }
@@ -98,6 +101,29 @@ impl Leader {
         wait(answer, deadline, || self.register.lock().who_is_missing(group, instance_key)).await
     }
 
+    /// Enters a member into the next epoch of its group's communicator, and waits for the other members, at most until
+    /// `deadline`. `own` is the leader's task.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` for a device that is no member of the group; `Aborted` if the epoch has ended;
+    /// `DeadlineExceeded` with the members that have come.
+    pub(crate) async fn enter(
+        &self,
+        enter: Enter,
+        own: &TaskName,
+        deadline: Option<Instant>,
+    ) -> Result<Entered, Status> {
+        let group = enter.group;
+        if !self.register.lock().has_member(group, &enter.device) {
+            let text = format!("{} is no member of a group {} of the group leader", enter.device, group.0);
+            return Err(Status::new(Code::FailedPrecondition, text));
+        }
+        let (caller, answer) = oneshot::channel();
+        let answers = self.epochs.lock().enter(enter, caller, own);
+        deliver(answers);
+        wait(answer, deadline, || self.epochs.lock().who_has_entered(group)).await
+    }
+
     /// Returns the step id that every master uses next for a graph key. `is_foreign` is true for a master of TensorFlow.
     pub(crate) fn next_step_id(&self, graph_key: i64, is_foreign: bool) -> i64 {
         let mut sequences = self.sequences.lock();
@@ -125,6 +151,7 @@ impl Leader {
         if let Some(failure) = end.failure.clone().map(Status::derived) {
             let (joining, agreeing) = register.fail_step(end.step_id, &failure);
             drop(register);
+            fail_all(self.epochs.lock().fail_step(end.step_id), &failure);
             fail_all(joining, &failure);
             fail_all(agreeing, &failure);
         }
@@ -156,6 +183,8 @@ impl Leader {
     /// Removes the groups of a session that has ended; calls that wait for them fail.
     pub(crate) fn close_session(&self, session: &str) {
         let ended = self.register.lock().close_session(session);
+        drop(ended);
+        let ended = self.epochs.lock().close_session(session);
         drop(ended);
     }
 }

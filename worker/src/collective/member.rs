@@ -3,6 +3,7 @@
 mod assembling;
 mod bucket;
 mod leader_calls;
+mod on_device;
 mod running;
 mod span;
 mod stall;
@@ -23,8 +24,9 @@ use bucket::{Bucket, Buckets};
 use device::cancel::Registration;
 use device::collective::{AssemblyCall, Collectives, Finish, Operation, Placed, Request, StepCollectives};
 use device::rendezvous::Sent;
-use device::{Error, Pool};
+use device::{Error, Pool, Value};
 use graph::{Code, DeviceName, TaskName, Tensor, fingerprint};
+use on_device::{DeviceGroups, DeviceRun};
 use parking_lot::Mutex;
 use proto::Status;
 use running::Running;
@@ -94,6 +96,7 @@ pub(crate) struct SessionCollectives {
     claims: Arc<Claims>,
     stalls: Stalls,
     buckets: Buckets,
+    device_groups: DeviceGroups,
     has_logged_bucket: Once,
 }
 
@@ -128,7 +131,8 @@ struct Instance {
     terms: Terms,
     /// The rank of a broadcast's source.
     source: Option<usize>,
-    /// The digest of the bucket in which the members run the instance; `None` if they run it alone.
+    /// The digest of the bucket, or of the order on the members' devices, in which the members run the instance; `None` if
+    /// they run it alone.
     bucket: Option<i64>,
     /// The step in which this member has sent the notice that it runs instances of the bucket otherwise.
     noticed_in: Option<i64>,
@@ -189,6 +193,7 @@ impl SessionCollectives {
             claims: Arc::default(),
             stalls: Stalls::new(worker.config.stall_warn),
             buckets: Buckets::default(),
+            device_groups: DeviceGroups::default(),
             has_logged_bucket: Once::new(),
         })
     }
@@ -256,7 +261,7 @@ impl SessionCollectives {
         let &Instance { terms: ref known, source, bucket, .. } =
             agreed.instances.get(&(key, request.instance_key))?;
         let is_source = source.is_some_and(|rank| group.has_at(rank, request));
-        let has_same_bucket = bucket == request.bucket.map(|place| place.digest);
+        let has_same_bucket = bucket == request.digest();
         let is_current = known == terms && is_source == request.is_source() && has_same_bucket;
         Some(Known { group, source, bucket, is_current })
     }
@@ -299,7 +304,7 @@ impl SessionCollectives {
         }
         let agreement = agreement?;
         agreed.make_room();
-        let bucket = request.bucket.filter(|_| agreement.is_bucketed).map(|place| place.digest);
+        let bucket = request.digest().filter(|_| agreement.is_bucketed);
         let instance = Instance { terms: terms.clone(), source: agreement.source, bucket, noticed_in: None };
         agreed.instances.insert((key, request.instance_key), instance);
         drop(agreed);
@@ -318,7 +323,7 @@ impl SessionCollectives {
         renewal: Option<u64>,
     ) {
         if request.operation == Operation::Join {
-            return run.end(Ok(Tensor::from(0i32)));
+            return run.end(Ok(Tensor::from(0i32).into()));
         }
         let mut name = name(&request, group.is_foreign.is_some());
         let renew = match renewal {
@@ -387,7 +392,7 @@ impl SessionCollectives {
             request.input,
             step.rendezvous.clone(),
             self.pool.clone(),
-            Box::new(move |output| finish.end(output)),
+            Box::new(move |output| finish.end(output.map(Value::from))),
             renew,
         );
         run.follow(course, is_first);
@@ -412,6 +417,9 @@ impl Collectives for SessionCollectives {
             Ok(finish) => finish,
             Err((finish, error)) => return finish(Err(error)),
         };
+        if let Some(input) = request.on_device.clone() {
+            return self.start_on_device(step, request, input, finish);
+        }
         match request.bucket.filter(|_| request.group_size > 1) {
             None => self.start_alone(step, request, finish),
             Some(place) => self.start_in_bucket(step, request, place, finish),
@@ -483,6 +491,10 @@ impl SessionCollectives {
                     place => {
                         if let Some((bucket, _)) = place {
                             own.divide(&bucket, &request);
+                        }
+                        if let Some(input) = request.on_device.clone() {
+                            let reduction = DeviceRun { step, request, input, group, run, renewal };
+                            return own.run_on_device(reduction, agreement.is_bucketed);
                         }
                         let request = Request { bucket: None, ..request };
                         own.run(&step, request, group, agreement.source, &run, renewal);

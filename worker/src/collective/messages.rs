@@ -1,5 +1,6 @@
 //! Conversions between the leader's requests and the messages of TensorFlow's protocol.
 
+use super::communicators::{Enter, enter_of};
 use super::member::{BUCKET_KEY, RANK_KEY, RENEWAL_KEY, SESSION_KEY, SHARED_KEY, STEP_KEY, TIMEOUT_KEY};
 use super::register::{Agree, Agreement, Join, Met, Terms};
 use proto::convert::{device_from_proto, devices_to_proto, shape_from_proto};
@@ -8,12 +9,26 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tonic::metadata::MetadataValue;
 
+/// Returns the request to enter an epoch of a communicator in a call of CompleteGroup; `None` for another request.
+///
+/// # Errors
+/// `InvalidArgument` for a malformed request.
+pub(crate) fn enter_request_of(
+    call: &tonic::Request<pb::CompleteGroupRequest>,
+) -> Result<Option<Enter>, Status> {
+    enter_of(call, session_of(call).into(), call.metadata().contains_key(RANK_KEY), step_id_of(call))
+}
+
+fn session_of<T>(call: &tonic::Request<T>) -> &str {
+    call.metadata().get(SESSION_KEY).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
 /// Returns the request to join a group in a call of CompleteGroup.
 ///
 /// # Errors
 /// `InvalidArgument` for a call without a device, or a group without members.
 pub(crate) fn join_of(call: &tonic::Request<pb::CompleteGroupRequest>) -> Result<Join, Status> {
-    let session = call.metadata().get(SESSION_KEY).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let session = session_of(call);
     let rank = call.metadata().get(RANK_KEY).and_then(|rank| rank.to_str().ok()?.parse().ok());
     let message = call.get_ref();
     let device = message.device_attributes.clone();

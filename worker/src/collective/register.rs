@@ -11,7 +11,7 @@ mod tests;
 
 pub(crate) use requests::{Agree, Agreement, BROADCAST, GroupKey, Join, Members, Met, Terms};
 
-use graph::{Code, DeviceAttributes};
+use graph::{Code, DeviceAttributes, DeviceName};
 use group::{Group, Joined, ranked};
 use instance::Instance;
 use limits::{CALLS_OF_MEMBER, JOINS_OF_MEMBER, enqueue};
@@ -227,6 +227,12 @@ impl<G: Caller, I: Caller> Register<G, I> {
             group.instances.retain(|_, i| i.step_id != step_id || i.come.len() == size);
         }
         (joining, agreeing)
+    }
+
+    /// Returns whether a device is a member of a complete group.
+    pub(crate) fn has_member(&self, group: GroupKey, device: &DeviceName) -> bool {
+        let members = self.groups.get(&group).and_then(|group| group.members.as_ref());
+        members.is_some_and(|members| members.iter().any(|member| member.name == *device))
     }
 
     /// Returns the failure of a step in another session.

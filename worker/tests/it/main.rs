@@ -2,6 +2,7 @@
 
 mod cluster;
 mod collectives;
+mod device_collectives;
 mod exchange;
 mod fusion;
 mod links;

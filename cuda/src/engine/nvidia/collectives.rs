@@ -179,23 +179,25 @@ impl Functions {
 }
 
 /// Returns NCCL's number for a dtype (`ncclDataType_t`).
-fn type_number(dtype: DType) -> Result<c_int> {
+pub(super) fn type_number(dtype: DType) -> Result<c_int> {
     Ok(match dtype {
         DType::Int32 => 2,
         DType::Int64 => 4,
         DType::Half => 6,
         DType::Float => 7,
         DType::Double => 8,
+        DType::BFloat16 => 9,
         other => return Err(Error::unimplemented(format!("no collective of elements of type {other}"))),
     })
 }
 
 /// Returns NCCL's number for a reduction (`ncclRedOp_t`).
-fn reduction_number(reduction: Reduction) -> c_int {
+pub(super) fn reduction_number(reduction: Reduction) -> c_int {
     match reduction {
         Reduction::Sum => 0,
         Reduction::Product => 1,
         Reduction::Maximum => 2,
         Reduction::Minimum => 3,
+        Reduction::Mean => 4,
     }
 }

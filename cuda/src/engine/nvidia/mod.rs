@@ -4,6 +4,7 @@ mod blas;
 mod blas_lt;
 mod candidates;
 mod collectives;
+mod communicators;
 mod compiler;
 mod dnn;
 mod exit;
@@ -16,8 +17,8 @@ pub use compiler::{Compiled, compile};
 
 use super::arguments::Arguments;
 use super::driver::{
-    Address, AllReduce, AllReducePart, Convolution, ConvolutionMemory, Driver, EventId, FunctionId, GraphId,
-    Grid, IpcMemory, PinnedMemory, Product, StreamId, WorkspaceBytes,
+    Address, AllReduce, AllReducePart, CallProgress, CommunicatorId, Convolution, ConvolutionMemory, Driver,
+    EventId, FunctionId, GraphId, Grid, IpcMemory, PinnedMemory, Product, StreamId, WorkspaceBytes,
 };
 use super::gpu_list::Gpu;
 use super::library;
@@ -26,6 +27,7 @@ use blas::Blas;
 use blas_lt::BlasLt;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
+use device::device_collectives::CommunicatorPlace;
 use device::{Error, Result};
 use dnn::Dnn;
 use graph::Code;
@@ -92,6 +94,8 @@ pub(super) struct Nvidia {
     architecture: u32,
     /// Number of the GPU on the machine, for error messages.
     number: u32,
+    /// PCI bus id: `0000:17:00.0`.
+    bus: String,
     owned: Mutex<OwnedObjects>,
     peers: Peers,
     /// True if the libraries' algorithms are timed to find the fastest.
@@ -144,6 +148,7 @@ impl Nvidia {
             context,
             architecture: found.capability[0] * 10 + found.capability[1],
             number,
+            bus: found.bus,
             owned: Mutex::default(),
             peers: Peers::default(),
             autotunes,
@@ -437,6 +442,44 @@ impl Driver for Nvidia {
     fn all_reduce(&self, operation: &AllReduce, parts: &[AllReducePart<'_>]) -> Result<()> {
         let _guard = exit::enter()?;
         collectives::all_reduce(operation, parts)
+    }
+
+    fn communicator_identity(&self) -> Result<String> {
+        communicators::check()?;
+        communicators::identity(&self.bus)
+    }
+
+    fn create_communicator_key(&self) -> Result<Vec<u8>> {
+        let _guard = self.enter()?;
+        communicators::create_key()
+    }
+
+    fn connect_communicator(&self, place: &CommunicatorPlace) -> Result<CommunicatorId> {
+        let _guard = self.enter()?;
+        communicators::connect(place)
+    }
+
+    fn communicator_progress(&self, communicator: CommunicatorId) -> Result<CallProgress> {
+        let _guard = self.enter()?;
+        communicators::progress(communicator)
+    }
+
+    fn all_reduce_of_members(
+        &self,
+        communicator: CommunicatorId,
+        operation: &AllReduce,
+        from: Address,
+        to: Address,
+        stream: StreamId,
+    ) -> Result<()> {
+        let _guard = self.enter()?;
+        communicators::all_reduce(communicator, operation, [from, to], stream)
+    }
+
+    fn abort_communicator(&self, communicator: CommunicatorId) {
+        if let Ok(_guard) = self.enter() {
+            communicators::abort(communicator);
+        }
     }
 
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()> {

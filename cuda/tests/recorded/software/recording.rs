@@ -5,10 +5,12 @@
 
 use super::{compiler, processor};
 use cuda::engine::driver::{
-    Address, AllReduce, AllReducePart, Convolution, ConvolutionMemory, Direction, EventId, FunctionId,
-    GraphId, Grid, IpcMemory, PinnedMemory, Product, StreamId, WorkspaceBytes,
+    Address, AllReduce, AllReducePart, CallProgress, CommunicatorId, Convolution, ConvolutionMemory,
+    Direction, EventId, FunctionId, GraphId, Grid, IpcMemory, PinnedMemory, Product, StreamId,
+    WorkspaceBytes,
 };
 use cuda::engine::{Arguments, Driver, Program};
+use device::device_collectives::CommunicatorPlace;
 use device::{Error, Result};
 use graph::DType;
 use ptx::Kernel;
@@ -57,6 +59,10 @@ struct RecordingState {
     events: HashMap<u64, Clock>,
     /// The error that collectives fail with.
     collectives_failure: Option<Error>,
+    /// The sides of communicators that have not been aborted.
+    communicators: BTreeMap<u64, CommunicatorSide>,
+    /// The error with which communicators fail.
+    communicator_failure: Option<Error>,
     /// Pairs of GPUs between which peer access is enabled.
     reached: BTreeSet<[usize; 2]>,
     memory: Memories,
@@ -75,6 +81,14 @@ struct RecordingState {
     /// Number of graphs captured.
     captured: usize,
     refuses_captures: bool,
+}
+
+/// A GPU's side of a communicator.
+#[derive(Debug)]
+struct CommunicatorSide {
+    place: CommunicatorPlace,
+    /// The GPU's part of the next reduction, until all members have started theirs.
+    part: Option<(AllReduce, [u64; 2])>,
 }
 
 /// A piece of enqueued work.
@@ -151,6 +165,23 @@ enum AccessKind {
 }
 
 impl RecordingState {
+    /// Adds up tensors of `count` floats: `addresses` are those of each tensor and of its GPU's result.
+    fn sum(&mut self, count: usize, addresses: &[[u64; 2]]) {
+        let mut sum = vec![0.0f32; count];
+        for [from, _] in addresses {
+            let bytes = self.memory.get(from).map_or(&[][..], |memory| &memory.bytes);
+            for (sum, bytes) in sum.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *sum += f32::from_ne_bytes(*bytes);
+            }
+        }
+        for [_, to] in addresses {
+            if let Some(memory) = self.memory.get_mut(to) {
+                let bytes = sum.iter().flat_map(|x| x.to_ne_bytes());
+                memory.bytes.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+            }
+        }
+    }
+
     /// Returns a number that was not returned before, for a new object or address.
     fn fresh(&mut self) -> u64 {
         self.next += 1;
@@ -342,6 +373,16 @@ impl RecordingDriver {
     /// Makes collectives fail from now on.
     pub(crate) fn fail_collectives(&self, error: Error) {
         self.state().collectives_failure = Some(error);
+    }
+
+    /// Makes communicators fail from now on.
+    pub(crate) fn fail_communicators(&self, error: Error) {
+        self.state().communicator_failure = Some(error);
+    }
+
+    /// Returns the number of sides of communicators that have not been aborted.
+    pub(crate) fn communicators(&self) -> usize {
+        self.state().communicators.len()
     }
 
     /// Casts a driver to `RecordingDriver`.
@@ -687,27 +728,87 @@ impl Driver for RecordingDriver {
         if let Some(error) = &state.collectives_failure {
             return Err(error.clone());
         }
-        let mut sum = vec![0.0f32; operation.count];
         for (part, &gpu) in parts.iter().zip(&gpus) {
             state.check("all-reduce", gpu, OwnedObject::Stream(part.stream.0));
             state.touch("all-reduce", part.from.0, part.stream.0, AccessKind::Read);
             state.touch("all-reduce", part.to.0, part.stream.0, AccessKind::Write);
-            let bytes = state.memory.get(&part.from.0).map_or(&[][..], |memory| &memory.bytes);
-            for (sum, bytes) in sum.iter_mut().zip(bytes.as_chunks::<4>().0) {
-                *sum += f32::from_ne_bytes(*bytes);
-            }
         }
-        for part in parts {
-            if let Some(memory) = state.memory.get_mut(&part.to.0) {
-                let bytes = sum.iter().flat_map(|x| x.to_ne_bytes());
-                memory.bytes.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
-            }
-        }
+        let addresses: Vec<[u64; 2]> = parts.iter().map(|part| [part.from.0, part.to.0]).collect();
+        state.sum(operation.count, &addresses);
         state.log.push(format!(
             "{:?} of {} {} on GPUs {gpus:?}",
             operation.reduction, operation.count, operation.dtype
         ));
         Ok(())
+    }
+
+    fn communicator_identity(&self) -> Result<String> {
+        Ok(format!("machine/{}", self.gpu))
+    }
+
+    fn create_communicator_key(&self) -> Result<Vec<u8>> {
+        Ok(self.state().fresh().to_ne_bytes().to_vec())
+    }
+
+    fn connect_communicator(&self, place: &CommunicatorPlace) -> Result<CommunicatorId> {
+        let mut state = self.state();
+        let id = state.fresh();
+        state.communicators.insert(id, CommunicatorSide { place: place.clone(), part: None });
+        Ok(CommunicatorId(id))
+    }
+
+    /// A reduction is enqueued, and executed, when all members have started their parts.
+    fn communicator_progress(&self, communicator: CommunicatorId) -> Result<CallProgress> {
+        let mut state = self.state();
+        if let Some(error) = &state.communicator_failure {
+            return Err(error.clone());
+        }
+        let Some(side) = state.communicators.get(&communicator.0) else {
+            state.races.push("a call with an aborted communicator".to_owned());
+            return Err(Error::internal("the communicator is aborted"));
+        };
+        let (place, has_part) = (side.place.clone(), side.part.is_some());
+        let sides = || state.communicators.values().filter(|side| side.place.key == place.key);
+        let started: Vec<(AllReduce, [u64; 2])> = sides().filter_map(|side| side.part).collect();
+        if sides().count() < place.size || (has_part && started.len() < place.size) {
+            return Ok(CallProgress::Pending);
+        }
+        if has_part {
+            let addresses: Vec<[u64; 2]> = started.iter().map(|(_, addresses)| *addresses).collect();
+            state.sum(started[0].0.count, &addresses);
+            let sides = state.communicators.values_mut().filter(|side| side.place.key == place.key);
+            sides.for_each(|side| side.part = None);
+        }
+        Ok(CallProgress::Done)
+    }
+
+    fn all_reduce_of_members(
+        &self,
+        communicator: CommunicatorId,
+        operation: &AllReduce,
+        from: Address,
+        to: Address,
+        stream: StreamId,
+    ) -> Result<()> {
+        let mut state = self.state();
+        state.check("all-reduce", self.gpu, OwnedObject::Stream(stream.0));
+        state.touch("all-reduce", from.0, stream.0, AccessKind::Read);
+        state.touch("all-reduce", to.0, stream.0, AccessKind::Write);
+        let side = state.communicators.get_mut(&communicator.0);
+        let side = side.ok_or_else(|| Error::internal("the communicator is aborted"))?;
+        side.part = Some((*operation, [from.0, to.0]));
+        let line = format!("{:?} of {} {}", operation.reduction, operation.count, operation.dtype);
+        let CommunicatorPlace { rank, size, .. } = side.place;
+        state.log.push(format!("{line}, rank {rank} of {size} on {}", stream.0));
+        Ok(())
+    }
+
+    fn abort_communicator(&self, communicator: CommunicatorId) {
+        let mut state = self.state();
+        match state.communicators.remove(&communicator.0) {
+            Some(side) => state.log.push(format!("abort rank {}", side.place.rank)),
+            None => state.races.push("a communicator is aborted twice".to_owned()),
+        }
     }
 
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()> {

@@ -34,7 +34,7 @@ impl SessionCollectives {
                 answer = own.ask_assembly(&call) => answer.map_err(|status| to_error(named(&call, status))),
             };
             cancellation.deregister(registration);
-            finish(answer.and_then(|numbers| vector(&numbers)));
+            finish(answer.and_then(|numbers| Ok(vector(&numbers)?.into())));
         });
     }
 

@@ -6,7 +6,7 @@ use crate::collective::course::Renew;
 use crate::collective::register::Terms;
 use device::cancel::Registration;
 use device::collective::{Finish, Request, StepCollectives};
-use device::{Error, Result};
+use device::{Error, Result, Value};
 use graph::tensor::ALIGNMENT;
 use graph::{BucketPlace, Shape, Tensor};
 use parking_lot::Mutex;
@@ -253,7 +253,8 @@ impl SessionCollectives {
         let finish: Finish = Box::new(move |output| {
             let parts = std::mem::take(&mut *finishing.lock());
             match output {
-                Ok(output) => distribute(parts, &output),
+                Ok(Value::Host(output)) => distribute(parts, &output),
+                Ok(_) => end_all(parts, &Error::internal("the result of a bucket is not in host memory")),
                 Err(error) => end_all(parts, &error),
             }
         });
@@ -382,6 +383,6 @@ fn distribute(parts: Vec<Part>, output: &Tensor) {
         let shape = part.request.shape;
         let elements = output.elements(position..position + shape.num_elements());
         let view = elements.and_then(|elements| elements.reshaped(shape));
-        (part.finish)(view.map_err(Error::from));
+        (part.finish)(view.map(Value::from).map_err(Error::from));
     }
 }

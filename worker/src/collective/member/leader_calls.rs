@@ -5,6 +5,7 @@ use super::{
     BUCKET_KEY, COLLECTIVES_KEY, RANK_KEY, RENEWAL_KEY, SESSION_KEY, SHARED_KEY, STEP_KEY,
     SessionCollectives, TIMEOUT_KEY,
 };
+use crate::collective::communicators::{Enter, Entered, entered_of, write_header};
 use crate::collective::register::{Agree, Agreement, Join, Members, Met, Terms};
 use device::collective::Request;
 use graph::{Code, TaskName};
@@ -101,6 +102,52 @@ impl SessionCollectives {
         Ok(Met { members, is_shared })
     }
 
+    /// Asks the leader for the epoch after `last` of the communicator of the request's group. `identity` is the name of the
+    /// member's physical device, `offer` the key of an epoch that the member has created.
+    pub(super) async fn ask_epoch(
+        &self,
+        request: &Request,
+        step_id: i64,
+        last: u64,
+        identity: &str,
+        offer: Option<(u64, Vec<u8>)>,
+        deadline: Instant,
+    ) -> Result<Entered, Status> {
+        let leader = self.leader_task()?;
+        let attributes = request.device.attributes();
+        let enter = Enter {
+            session: self.session.clone(),
+            group: (request.group_key, request.placed.is_some()),
+            size: request.group_size as usize,
+            device: attributes.name.clone(),
+            identity: identity.to_owned(),
+            after: last,
+            offer,
+            step_id,
+        };
+        if *leader == self.task {
+            return self.own.enter(enter, &self.task, Some(deadline)).await;
+        }
+        if self.is_foreign(leader, deadline).await? {
+            return Ok(Entered::Refused(format!("the leader of the group, {leader}, is TensorFlow's")));
+        }
+        let message = pb::CompleteGroupRequest {
+            group_key: request.group_key,
+            group_size: request.group_size as i32,
+            device_type: attributes.name.device_type.to_string(),
+            collective_type: kind(request.operation),
+            device_attributes: Some(device_to_proto(attributes)),
+        };
+        let peer = self.peers.task(leader)?;
+        let response =
+            peer.call("CompleteGroup", RetryPolicy::Harmless, Some(deadline + CALL_GRACE), |channel| {
+                let mut call = self.with_header(message.clone(), request, step_id, deadline);
+                write_header(&enter, call.metadata_mut());
+                async move { WorkerServiceClient::new(channel).complete_group(call).await }
+            });
+        entered_of(response.await?)
+    }
+
     pub(super) async fn agree_on_instance(
         &self,
         request: &Request,
@@ -112,7 +159,7 @@ impl SessionCollectives {
         let leader = self.leader_task()?;
         let device = request.device.name().to_string();
         let is_source = request.is_source();
-        let bucket = request.bucket.map(|place| place.digest);
+        let bucket = request.digest();
         if *leader == self.task {
             let agree = Agree {
                 group_key: request.group_key,

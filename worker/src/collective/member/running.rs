@@ -2,9 +2,10 @@
 
 use crate::collective::course::Course;
 use device::Error;
+use device::Value;
 use device::cancel::{Cancellation, Registration};
 use device::collective::{Finish, Request, StepCollectives};
-use graph::{Code, Tensor};
+use graph::Code;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +13,9 @@ use tokio::task::AbortHandle;
 
 /// Time by which the leader's answer may be later than the collective's deadline.
 const LEADER_GRACE: Duration = Duration::from_millis(150);
+
+/// A callback that says for what a collective waits.
+type Description = Box<dyn Fn() -> String + Send>;
 
 /// A collective of a node, from the start of the node's kernel to its end.
 pub(super) struct Running {
@@ -27,6 +31,8 @@ pub(super) struct Running {
     negotiation: Mutex<Option<AbortHandle>>,
     /// The actions of the members that have not come, as far as they are known.
     pub(super) doing: Mutex<String>,
+    /// Says for what a collective without a course waits; `None` while its members agree.
+    wait: Mutex<Option<Description>>,
     /// `None` until the members have agreed.
     pub(super) course: Mutex<Option<Arc<Course>>>,
 }
@@ -60,6 +66,7 @@ impl Running {
             timer: Mutex::default(),
             negotiation: Mutex::default(),
             doing: Mutex::default(),
+            wait: Mutex::default(),
             course: Mutex::default(),
         });
         let cancelled = run.clone();
@@ -84,6 +91,10 @@ impl Running {
         let course = self.course.lock().clone();
         match course {
             Some(course) => self.expire(&awaited(&course)),
+            None if self.wait.lock().is_some() => {
+                let awaited = self.wait.lock().as_ref().map(|describe| describe());
+                self.expire(&awaited.unwrap_or_default());
+            }
             None => {
                 // The leader answers at the time limit too, and knows which members have come.
                 tokio::time::sleep(LEADER_GRACE).await;
@@ -97,6 +108,11 @@ impl Running {
         let seconds = self.timeout.as_secs_f64();
         let text = format!("{}: {awaited}{}; waited {seconds:.1} s", self.name, self.doing.lock());
         self.end(Err(Error::new(Code::DeadlineExceeded, text)));
+    }
+
+    /// Sets the callback that says, at the deadline, for what the collective waits.
+    pub(super) fn describe_wait(&self, describe: impl Fn() -> String + Send + 'static) {
+        *self.wait.lock() = Some(Box::new(describe));
     }
 
     /// Records the course of the collective. One that `is_first` may have been renewed, and replaced, while it started.
@@ -119,7 +135,7 @@ impl Running {
     }
 
     /// Ends the collective, unless it has ended.
-    pub(super) fn end(&self, output: device::Result<Tensor>) {
+    pub(super) fn end(&self, output: device::Result<Value>) {
         let Some(finish) = self.release() else { return };
         // A course that has not ended still refers to this object, and may wait for members of TensorFlow.
         let course = self.course.lock().take();
