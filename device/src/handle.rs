@@ -158,7 +158,7 @@ impl<T: Resource> Owner<T> {
 
 impl<T: Resource> Drop for Owner<T> {
     fn drop(&mut self) {
-        if self.name.is_private && self.cached.lock().is_some() {
+        if self.name.is_private {
             self.device.resources().remove::<T>(&self.name.container, &self.name.name);
         }
     }

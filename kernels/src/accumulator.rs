@@ -30,7 +30,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 fn make(init: &KernelInit<'_>, is_sparse: bool) -> Result<Kernel> {
     let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?);
     let reduction = Reduction::of(&init.attr::<String>("reduction_type")?)?;
-    Owner::new(init, ObjectName::of(init, true)?).kernel(
+    Owner::new(init, ObjectName::of(init, false)?).kernel(
         move |_, name| Ok(Accumulator::new(name.clone(), dtype, shape.clone(), reduction, is_sparse)),
         |_, _| Ok(()),
     )

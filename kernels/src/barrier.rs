@@ -37,7 +37,7 @@ fn make(init: &KernelInit<'_>) -> Result<Kernel> {
         device::invalid!("All of the component shapes must be specified");
     }
     let (expected_types, expected_shapes) = (types.clone(), shapes.clone());
-    Owner::new(init, ObjectName::of(init, true)?).kernel(
+    Owner::new(init, ObjectName::of(init, false)?).kernel(
         move |_, name| Ok(Barrier::new(name.clone(), types.clone(), shapes.clone())),
         move |_, barrier: &Barrier| barrier.check_same(&expected_types, &expected_shapes),
     )

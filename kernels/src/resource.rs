@@ -1,11 +1,12 @@
 //! Kernels of resource variables.
 
 use super::scatter;
-use super::variable::{Operation, UpdateFn, shared_name, update_fn};
+use super::variable::{Operation, UpdateFn, update_fn};
 use crate::numeric::dispatch::{INDEX, NUMBERS, dispatch};
 use crate::numeric::philox::entropy;
 use crate::plan::resource::{existing, readable, target};
 use bytes::Bytes;
+use device::handle::container;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::resource::Resource;
 use device::variable::{Variable, VariableInput};
@@ -91,8 +92,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// The `shared_name` that requests a variable with a unique name.
 pub(super) const ANONYMOUS: &str = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
 
+/// Makes the kernel of VarHandleOp. Without a shared name, the handle has an empty name, like TensorFlow's: all such
+/// nodes of a container refer to one variable.
 fn handle(init: &KernelInit<'_>) -> Result<Kernel> {
-    let (container, name) = shared_name(init)?;
+    let (container, name) = (container(init)?, init.attr::<String>("shared_name")?);
     let container = match &*container {
         "" => init.device.resources().default_container().clone(),
         named => named.into(),

@@ -1,8 +1,10 @@
 //! Unmodified TensorFlow clients on our servers.
 
 use crate::support::cluster::Cluster;
-use crate::support::{Fallible, python};
+use crate::support::{Fallible, op_table, python};
+use std::collections::BTreeMap;
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -167,7 +169,7 @@ fn partial_runs_callables_timelines_and_options_behave_as_on_a_tensorflow_server
 #[test]
 fn tensorflow_server_passes_the_checks_of_sessions() -> Fallible {
     let cluster = Cluster::reserve(&[("ps", 1), ("worker", 2)])?;
-    let _peers = Peers::start(&cluster)?;
+    let _peers = Peers::start(&cluster, &[("ps", 0), ("worker", 0), ("worker", 1)])?;
     let mut client = python::script("tests/tensorflow/sessions.py")?;
     client.args(["--is-peer", "--target", &cluster.target("worker", 0)]);
     let output = python::run(client.args(["--address-of-ps", &cluster.address("ps", 0).to_string()]))?;
@@ -179,22 +181,21 @@ fn tensorflow_server_passes_the_checks_of_sessions() -> Fallible {
 struct Peers(Vec<Child>);
 
 impl Peers {
-    fn start(cluster: &Cluster) -> Fallible<Peers> {
-        let address = |job, index| cluster.address(job, index).to_string();
-        let tasks = [("ps", 0), ("worker", 0), ("worker", 1)];
-        let spec = serde_json::json!({
-            "ps": [address("ps", 0)],
-            "worker": [address("worker", 0), address("worker", 1)],
-        });
+    /// Starts the given tasks, whose addresses `cluster` has reserved.
+    fn start(cluster: &Cluster, tasks: &[(&str, usize)]) -> Fallible<Peers> {
+        let mut spec: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for &(job, task) in tasks {
+            spec.entry(job).or_default().push(cluster.address(job, task).to_string());
+        }
         let mut peers = Peers(Vec::new());
-        for (job, task) in tasks {
+        for &(job, task) in tasks {
             let config = serde_json::json!({"cluster": spec, "task": {"type": job, "index": task}});
             let mut server = python::script("benches/peer/tf_server.py")?;
             server.env("TF_CONFIG", config.to_string());
             peers.0.push(python::start(&mut server)?);
         }
         let deadline = Instant::now() + PEER_DEADLINE;
-        for (job, task) in tasks {
+        for &(job, task) in tasks {
             while TcpStream::connect(cluster.address(job, task)).is_err() {
                 if Instant::now() > deadline {
                     return Err(format!("the peer's /job:{job}/task:{task} does not start").into());
@@ -214,6 +215,23 @@ impl Drop for Peers {
             let _ = server.wait();
         }
     }
+}
+
+#[test]
+fn objects_belong_to_the_session_or_container_to_which_tensorflow_gives_them() -> Fallible {
+    let table = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ops-for-owners.json");
+    std::fs::write(&table, op_table::json().to_string())?;
+    let theirs = Cluster::reserve(&[("worker", 2)])?;
+    let _peers = Peers::start(&theirs, &[("worker", 0), ("worker", 1)])?;
+    let ours = Cluster::start(&[("worker", 2)])?;
+    let mut client = python::script("tests/tensorflow/resource_owners.py")?;
+    client.arg(&table);
+    for task in 0..2 {
+        client.args(["--target", &ours.target("worker", task), "--peer", &theirs.target("worker", task)]);
+    }
+    let output = python::run(&mut client)?;
+    assert!(output.contains(", 0 differences"), "{output}");
+    Ok(())
 }
 
 #[test]

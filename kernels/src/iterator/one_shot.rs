@@ -5,6 +5,7 @@ use super::handle::{IteratorName, spec};
 use super::{KIND, unset};
 use crate::objects::dataset::iterator::IteratorResource;
 use crate::objects::dataset::{DatasetVariant, ElementSpec, threads};
+use bytes::Bytes;
 use device::Device;
 use device::cancel::{Cancellation, Registration};
 use device::function::Function;
@@ -60,6 +61,9 @@ pub(super) fn iterator(init: &KernelInit<'_>) -> Result<Kernel> {
         device::invalid!(
             "The `dataset_factory` must take no arguments and return a single scalar of dtype DT_VARIANT."
         );
+    }
+    if !init.attr::<Bytes>("shared_name")?.is_empty() {
+        device::invalid!("OneShotIteratorOp does not currently support the 'shared_name' attr.");
     }
     let one_shot = Arc::new(OneShot {
         name: IteratorName::of(init, KIND)?,

@@ -1,8 +1,8 @@
 //! Maps that store sparse tensors under numbers, and the stacking of several sparse tensors to one.
 
-use super::super::variable::shared_name;
 use super::coo::{Coo, joined, matrix, picked};
 use device::Result;
+use device::handle::{ObjectName, Owner};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::resource::Resource;
@@ -55,35 +55,39 @@ pub(super) fn input_parts(ctx: &KernelContext<'_>) -> Result<SparseParts> {
 }
 
 pub(super) fn add_one(init: &KernelInit<'_>) -> Result<Kernel> {
-    let (container, name) = shared_name(init)?;
+    let map = Owner::new(init, ObjectName::of(init, true)?);
     Kernel::sync(move |ctx| {
         let parts = input_parts(ctx)?;
-        let map = ctx.resources().lookup_or_create(&container, &name, || Ok(SparseTensorsMap::default()))?;
+        let map = map.object(|_| Ok(SparseTensorsMap::default()))?;
         ctx.set_output(0, Tensor::scalar(map.add(parts)));
         Ok(())
     })
 }
 
 pub(super) fn add_many(init: &KernelInit<'_>) -> Result<Kernel> {
-    let (container, name) = shared_name(init)?;
+    let map = Owner::new(init, ObjectName::of(init, true)?);
     Kernel::sync(move |ctx| {
         let rows = unstacked(&Coo::of(ctx, 0)?)?;
-        let map = ctx.resources().lookup_or_create(&container, &name, || Ok(SparseTensorsMap::default()))?;
+        let map = map.object(|_| Ok(SparseTensorsMap::default()))?;
         let numbers: Vec<i64> = rows.into_iter().map(|parts| map.add(parts)).collect();
         ctx.set_output(0, Tensor::vector(&numbers)?);
         Ok(())
     })
 }
 
+/// Makes the kernel that takes tensors out of the map that its `shared_name` names. Without a name, the node has an empty
+/// map of its own.
 pub(super) fn take_many(init: &KernelInit<'_>) -> Result<Kernel> {
-    let (container, name) = shared_name(init)?;
+    let map_name = ObjectName::of(init, false)?;
+    let name = map_name.name.clone();
+    let owner = Owner::new(init, map_name);
     let dtype = init.output_type(1);
     Kernel::sync(move |ctx| {
         let handles = ctx.input(0)?;
         if handles.shape().rank() != 1 {
             invalid!("sparse_handles should be a vector but received shape {}", handles.shape());
         }
-        let map = ctx.resources().lookup_or_create(&container, &name, || Ok(SparseTensorsMap::default()))?;
+        let map = owner.object(|_| Ok(SparseTensorsMap::default()))?;
         let mut taken = Vec::with_capacity(handles.num_elements());
         let mut stored = map.stored.lock();
         for handle in handles.values::<i64>()? {

@@ -1,0 +1,29 @@
+"""Ops that no scenario has, and permitted differences from TensorFlow, each with its reason."""
+import collections
+import re
+
+# Ops that cannot be in a scenario, with the reason.
+EXCUSED = {
+    "NcclAllReduce": "needs several GPUs",
+    "NcclReduce": "needs several GPUs",
+    "NcclBroadcast": "needs several GPUs",
+    "FixedLengthRecordReader": "the peer's kernel cannot be created: it needs an attribute that the op lacks",
+    "MutableDenseHashTable": "the peer's kernel cannot be created: it needs an input that the op lacks",
+    "AnonymousRandomSeedGenerator": "the peer's kernel cannot be created: it needs an input that the op lacks",
+    "CollectiveInitializeCommunicator": "a group of collectives: collectives.py",
+}
+
+# `objects` and `scenario` are regular expressions.
+Allowed = collections.namedtuple("Allowed", "objects scenario reason")
+
+ALLOWED = (
+    Allowed("GetSessionHandle(V2)?", ".*", "the peer keeps no tensors of a session on a cluster; here they belong to the task"),
+)
+
+
+def entry_for(label, scenario):
+    """Returns the entry that permits a difference of an object in a scenario, or None."""
+    for entry in ALLOWED:
+        if re.fullmatch(entry.objects, label) and re.fullmatch(entry.scenario, scenario):
+            return entry
+    return None
