@@ -105,18 +105,19 @@ fn embedding_rows(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::demo::mode::{Compute, Mode};
+    use crate::command::demo::mode::{Compute, Mode, Place};
     use crate::command::demo::problem::Scores;
     use crate::command::demo::replica::Replica;
-    use crate::command::demo::training;
+    use crate::command::demo::training::{self, Plan};
 
     type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
     /// Trains a model with the model function `scores`, and returns its accuracy in percent on the held-out examples.
     fn accuracy(scores: Scores) -> Fallible<f64> {
-        let outcome =
-            training::run(&Problem { scores, ..problem()? }, Mode::Local, Compute::Anywhere, None, None)?;
-        Ok(outcome.percent())
+        let problem = Problem { scores, ..problem()? };
+        let (mode, compute) = (Mode::Local, Compute::Anywhere);
+        let plan = Plan { mode, compute, steps: problem.steps, batch: problem.batch };
+        Ok(training::run(&problem, plan)?.percent())
     }
 
     #[test]
@@ -144,7 +145,8 @@ mod tests {
         let problem = problem()?;
         for mode in [Mode::BetweenGraph, Mode::Synchronous, Mode::Accumulators, Mode::AllReduce, Mode::Hybrid]
         {
-            let replica = Replica::build(&problem, mode, Compute::Anywhere, 1, problem.steps, problem.batch)?;
+            let (place, compute) = (Place { worker: 1, workers: mode.clients() }, Compute::Anywhere);
+            let replica = Replica::build(&problem, mode, compute, place, problem.steps, problem.batch)?;
             let step = graph::passes::prune(&replica.graph, &[replica.training.train])?;
             let tables: Vec<_> =
                 replica.training.variables.trainable().into_iter().filter(|v| v.slice.is_some()).collect();
