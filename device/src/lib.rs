@@ -17,14 +17,18 @@ pub mod kernel;
 pub mod kernel_table;
 mod pool;
 pub mod priority;
+pub mod rdma;
 pub mod rendezvous;
 pub mod resource;
 pub mod segment_runner;
 pub mod shared_block;
 pub mod transfer;
-// Unsafe code is allowed only in `shared_memory`, which maps memory from file descriptors.
+// Unsafe code is allowed only in `shared_memory`, which maps memory from file descriptors, and in `shared_library`, which
+// loads libraries.
 pub mod attempt;
 pub mod peer_buffer;
+#[allow(unsafe_code)]
+pub mod shared_library;
 #[allow(unsafe_code)]
 pub mod shared_memory;
 pub mod single_node;

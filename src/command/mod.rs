@@ -28,7 +28,7 @@ enum Command {
     Ckpt(ckpt_command::CkptFlags),
     /// Train a model on one or several devices, in one of several replication modes, and show where every node ran
     Demo(demo::DemoFlags),
-    /// Print the NVIDIA libraries and GPUs of this machine, and their problems
+    /// Print the NVIDIA libraries, GPUs and RDMA devices of this machine, and their problems
     Doctor,
     /// Print a GraphDef: as text, placed and partitioned for a cluster, or as Graphviz dot
     Graph(graph_command::GraphFlags),
