@@ -1,10 +1,11 @@
 //! The settings of a worker.
 
-use crate::transport::Transport;
+use crate::transport::{Fabric, Transport};
 use device::gpu_options::GpuOptions;
 use graph::TaskName;
 use proto::Cluster;
 use proto::channel::CONNECT_DEADLINE;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The default deadline of a collective whose node sets none.
@@ -34,6 +35,9 @@ pub struct WorkerConfig {
     pub connect_deadline: Duration,
     /// The routes that tensors may take to and from the other tasks of this implementation.
     pub transport: Transport,
+    /// The fabric by which links over TCP exchange large tensors with tasks that have one of the same kind; `None` for TCP
+    /// alone.
+    pub fabric: Option<Arc<dyn Fabric>>,
     /// Number of connections to each other task for tensors.
     pub data_connections: usize,
     /// Time for which a receive waits for its step to start on this worker.
@@ -69,6 +73,7 @@ impl WorkerConfig {
             memory_limit: 256 << 20,
             connect_deadline: CONNECT_DEADLINE,
             transport: Transport::default(),
+            fabric: None,
             data_connections: 2,
             start_deadline: Duration::from_secs(300),
             cancel_grace: Duration::from_secs(10),

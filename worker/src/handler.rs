@@ -3,7 +3,7 @@
 
 use crate::collective::{self, COLLECTIVES_KEY, answer_standing};
 use crate::serve::recv_tensor;
-use crate::transport::{INVITATION_KEY, INVITATION_REQUEST_KEY};
+use crate::transport::{FABRIC_KEY, INVITATION_KEY, INVITATION_REQUEST_KEY};
 use crate::worker::{Worker, blocking};
 use proto::convert::{devices_to_proto, worker as convert};
 use proto::pb::*;
@@ -72,6 +72,9 @@ impl WorkerService for Handler {
         answer_standing(&self.worker, request.metadata(), response.metadata_mut());
         if let Some(invitation) = invitation {
             response.metadata_mut().insert(INVITATION_KEY, invitation);
+            if let Some(kind) = self.worker.link_table.fabric_kind() {
+                response.metadata_mut().insert(FABRIC_KEY, MetadataValue::from_static(kind));
+            }
         }
         Ok(response)
     }

@@ -38,7 +38,7 @@ pub use kernel_tables::{KernelTables, host_evaluator, kernel_table, kernel_table
 pub use proto::Cluster;
 pub use replication::{Replication, Standby};
 pub use service::WorkerRpc;
-pub use transport::Transport;
+pub use transport::{Borrower, Fabric, Lender, Registration, RemoteMemory, Transport};
 pub use worker::Worker;
 
 /// Converts the executor's or a kernel's error into the status that answers a call.

@@ -104,6 +104,9 @@ impl Worker {
             address.unwrap_or_default(),
             config.cluster.clone(),
         );
+        if let Some(fabric) = &config.fabric {
+            link_table.set_fabric(fabric.clone());
+        }
         let peers = Peers::new(config.cluster.clone(), deadline, connections, link_table.clone());
         let worker = Arc::new(Worker {
             sessions: Sessions::new(config.task.clone(), devices.clone(), Arc::new(peers)),

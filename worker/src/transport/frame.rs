@@ -1,6 +1,7 @@
 //! The encoding of frames, the messages between two processes: a header of 16 bytes, the fields of the frame,
 //! and a payload. This module uses no sockets.
 
+use super::fabric::{MAX_TEXT, RemoteMemory};
 use super::peer_access::DevicePair;
 use bytes::BufMut;
 use device::shared_block::MemoryKind;
@@ -62,6 +63,9 @@ pub(super) enum Frame {
     /// A tensor whose elements are in a shared block of the sender, which does not change them until it
     /// receives [`Frame::Returned`] with the same `loan`.
     Shared { value_id: ValueId, spec: TensorSpec, at: BlockPosition, loan: u64 },
+    /// A tensor whose elements the receiver reads by the link's fabric; the sender does not change them until it receives
+    /// [`Frame::Returned`] or [`Frame::NotRead`] with the same `loan`.
+    Lent { value_id: ValueId, spec: TensorSpec, from: RemoteMemory, loan: u64 },
     /// A value that is stored under `number` in the hand-off table of a link within one process.
     HandOff { value_id: ValueId, number: u64 },
     /// A shared block of the sender that later [`Frame::Shared`] frames refer to; the block's descriptor
@@ -89,6 +93,10 @@ pub(super) enum Frame {
     Consumed { bytes: u64 },
     /// The return of the memory that [`Frame::Shared`] with the same `loan` lent.
     Returned { loan: u64 },
+    /// The receiver could not read the tensor that [`Frame::Lent`] with the same `loan` lent.
+    NotRead { loan: u64 },
+    /// The text that completes the sender's end of the fabric; empty if the receiver cannot use the fabric.
+    FabricAnswer { text: String },
     /// The answer to [`Frame::QueryAccess`], which also applies to other blocks of the same pair of devices.
     AccessAnswer { pair: DevicePair, has_access: bool },
     /// The result of the run that [`Frame::Run`] with the same `id` began; the payload is a
@@ -121,6 +129,10 @@ const SHUTTING_DOWN: u8 = 16;
 const FAILED: u8 = 17;
 const QUERY_ACCESS: u8 = 18;
 const ACCESS_ANSWER: u8 = 19;
+// Sent only over links whose ends have a fabric.
+const LENT: u8 = 20;
+const NOT_READ: u8 = 21;
+const FABRIC_ANSWER: u8 = 22;
 
 /// Bytes that are no valid frame; the error says which part is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -146,7 +158,7 @@ impl Header {
     pub(super) fn decode(bytes: &[u8; HEADER]) -> Result<Header, Malformed> {
         let [kind, 0, 0, 0, h0, h1, h2, h3, payload @ ..] = *bytes else { return Err(Malformed("header")) };
         let fields_len = u32::from_le_bytes([h0, h1, h2, h3]) as usize;
-        if !(ELEMENTS..=ACCESS_ANSWER).contains(&kind) || fields_len > MAX_FIELDS_LEN {
+        if !(ELEMENTS..=FABRIC_ANSWER).contains(&kind) || fields_len > MAX_FIELDS_LEN {
             return Err(Malformed("header"));
         }
         Ok(Header { kind, fields_len, payload: u64::from_le_bytes(payload) })
@@ -192,6 +204,19 @@ impl Frame {
                 put_spec(spec, out);
                 put_value_id(value_id, out);
                 SHARED
+            }
+            Frame::Lent { value_id, spec, from, loan } => {
+                out.put_u64_le(from.address);
+                out.put_u64_le(from.key);
+                out.put_u64_le(*loan);
+                put_spec(spec, out);
+                put_value_id(value_id, out);
+                LENT
+            }
+            Frame::NotRead { loan } => put_number(NOT_READ, *loan, out),
+            Frame::FabricAnswer { text } => {
+                out.put_slice(text.as_bytes());
+                FABRIC_ANSWER
             }
             Frame::HandOff { value_id, number } => {
                 out.put_u64_le(*number);
@@ -262,6 +287,17 @@ impl Frame {
                 let spec = head.spec()?;
                 Frame::Shared { value_id: head.value_id()?, spec, at, loan }
             }
+            LENT => {
+                let from = RemoteMemory { address: head.number()?, key: head.number()? };
+                let loan = head.number()?;
+                let spec = head.spec()?;
+                Frame::Lent { value_id: head.value_id()?, spec, from, loan }
+            }
+            NOT_READ => Frame::NotRead { loan: head.number()? },
+            FABRIC_ANSWER => match head.rest()? {
+                text if text.len() > MAX_TEXT => return Err(Malformed("answer: its text is too long")),
+                text => Frame::FabricAnswer { text: text.to_owned() },
+            },
             HAND_OFF => {
                 let number = head.number()?;
                 Frame::HandOff { value_id: head.value_id()?, number }
@@ -418,6 +454,15 @@ mod tests {
                 at: BlockPosition { block: 3, start: 128 },
                 loan: u64::MAX,
             },
+            Frame::Lent {
+                value_id: name(),
+                spec: form(&[7])?,
+                from: RemoteMemory { address: 1 << 47, key: 9 },
+                loan: 3,
+            },
+            Frame::NotRead { loan: 3 },
+            Frame::FabricAnswer { text: "qp 7".into() },
+            Frame::FabricAnswer { text: String::new() },
             Frame::HandOff { value_id: name(), number: 8 },
             Frame::Block { block: 1, len: 1 << 40, kind: MemoryKind::Host },
             Frame::Block { block: 2, len: 1 << 21, kind: MemoryKind::Device },

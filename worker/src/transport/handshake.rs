@@ -11,6 +11,8 @@ use std::net::SocketAddr;
 pub(crate) const INVITATION_REQUEST_KEY: &str = "anabranch-meet";
 /// Metadata key of the invitation in the answer.
 pub(crate) const INVITATION_KEY: &str = "anabranch-invitation";
+/// Metadata key of the kind of fabric that the inviting process has. Processes of earlier versions send and read none.
+pub(crate) const FABRIC_KEY: &str = "anabranch-fabric";
 
 /// The version of the protocol of links, which must be equal at both ends.
 const VERSION: &str = "6";
@@ -104,7 +106,13 @@ pub(super) struct Caller {
     /// The tasks to which the worker's cluster spec gives the accepting end's address. The worker pushes the
     /// values for these tasks.
     pub(super) receivers: Vec<String>,
+    /// The text by which the accepting end connects to this end's fabric; only for a process that has said that it has a
+    /// fabric of the same kind.
+    pub(super) fabric: Option<String>,
 }
+
+/// The beginning of the line with the fabric's text. Lines with receivers begin with a slash.
+const FABRIC_LINE: &str = "fabric ";
 
 const MAGIC: [u8; 8] = *b"anabrnch";
 /// The bytes that answer the [`Hello`] of an accepted connection.
@@ -127,6 +135,11 @@ impl Hello {
             for receiver in &caller.receivers {
                 rest.push(b'\n');
                 rest.extend_from_slice(receiver.as_bytes());
+            }
+            if let Some(text) = &caller.fabric {
+                rest.push(b'\n');
+                rest.extend_from_slice(FABRIC_LINE.as_bytes());
+                rest.extend_from_slice(text.as_bytes());
             }
         }
         let mut out = MAGIC.to_vec();
@@ -192,7 +205,10 @@ impl Hello {
         let mut names = std::str::from_utf8(rest).map_err(|_| malformed)?.split('\n').map(str::to_owned);
         let name = names.next().unwrap_or_default();
         let worker = u64::from_le_bytes(worker);
-        let caller = Caller { name, worker, incarnations, receivers: names.collect() };
+        let mut receivers: Vec<String> = names.collect();
+        let fabric = receivers.iter().find_map(|line| line.strip_prefix(FABRIC_LINE)).map(str::to_owned);
+        receivers.retain(|line| !line.starts_with(FABRIC_LINE));
+        let caller = Caller { name, worker, incarnations, receivers, fabric };
         Ok(Role::Main { secondaries: u16::from_le_bytes(secondaries), caller })
     }
 }
@@ -242,8 +258,10 @@ mod tests {
     fn hellos_without_the_token_are_refused() -> Result<(), Box<dyn std::error::Error>> {
         let receivers = vec!["/job:w/replica:0/task:0".into(), "/job:x/replica:0/task:0".into()];
         let name = "/job:w/replica:0/task:1 at localhost:1".into();
-        let caller = Caller { name, worker: 9, incarnations: vec![1, u64::MAX], receivers };
-        for role in [Role::Secondary, Role::Main { secondaries: 3, caller }] {
+        let caller = Caller { name, worker: 9, incarnations: vec![1, u64::MAX], receivers, fabric: None };
+        let with_fabric = Caller { fabric: Some("qp 7".into()), ..caller.clone() };
+        let main = |caller| Role::Main { secondaries: 3, caller };
+        for role in [Role::Secondary, main(caller), main(with_fabric)] {
             let bytes = Hello { process: 7, token: 1 << 100, link: 5, role: role.clone() }.encode();
             let (first, rest) = bytes.split_first_chunk().ok_or("short")?;
             assert_eq!(Hello::check(first, 7, 1 << 100)?, (5, rest.len()));

@@ -4,7 +4,8 @@
 use super::budget::REPORT_FRACTION;
 use super::connection::Connection;
 use super::content::{Content, tensor};
-use super::frame::{Frame, Malformed, ValueId};
+use super::fabric::{Borrower, Fabric, READ_TIMEOUT, RemoteMemory};
+use super::frame::{Frame, Malformed, TensorSpec, ValueId};
 use super::handoff::HandoffTable;
 use super::handshake::Caller;
 use super::outbound::PUSH_BUDGET;
@@ -19,7 +20,7 @@ use bytes::Bytes;
 use device::peer_buffer::BufferBorrow;
 use device::rendezvous::Sent;
 use device::{Error, Value};
-use graph::{Code, DeviceName, RendezvousKey};
+use graph::{Buffer, Code, DeviceName, RendezvousKey};
 use parking_lot::Mutex;
 use prost::Message;
 use proto::convert::tensor_from_proto;
@@ -29,8 +30,8 @@ use rustc_hash::FxHashMap;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 /// Largest number of runs that a peer may have in progress over one link.
 const MAX_RUNS: usize = 1 << 16;
@@ -38,6 +39,9 @@ const MAX_RUNS: usize = 1 << 16;
 /// Maximum number of unanswered queries of a peer for access to a shared block. A peer sends one for each pair of one
 /// of its devices and a device of this process.
 const MAX_ACCESS_QUERIES: usize = 1 << 12;
+
+/// Maximum number of tensors of a peer that are being read by a fabric.
+const MAX_READS: usize = 1 << 12;
 
 /// The receiving side of an open link, over which another process sends tensors.
 pub(crate) struct Inbound {
@@ -50,6 +54,10 @@ pub(crate) struct Inbound {
     runs: Mutex<FxHashMap<u64, Option<Arc<InlineTask>>>>,
     /// Number of the peer's access queries that have not been answered.
     access_queries: AtomicUsize,
+    /// The fabric by which this process reads large tensors of the peer; unset until the peer's offer is taken.
+    borrower: OnceLock<Arc<dyn Borrower>>,
+    /// Number of tensors that are being read by the fabric.
+    reads: AtomicUsize,
 }
 
 impl Inbound {
@@ -65,6 +73,8 @@ impl Inbound {
             unreported: AtomicU64::new(0),
             runs: Mutex::default(),
             access_queries: AtomicUsize::new(0),
+            borrower: OnceLock::new(),
+            reads: AtomicUsize::new(0),
         })
     }
 
@@ -113,6 +123,28 @@ impl Inbound {
         }
     }
 
+    /// Returns whether the peer has offered a fabric.
+    pub(super) fn has_fabric_offer(&self) -> bool {
+        self.caller.fabric.is_some()
+    }
+
+    /// Answers the peer's offer of a fabric, if it has made one.
+    pub(super) fn answer_fabric(&self, fabric: Option<&Arc<dyn Fabric>>) {
+        let Some(offer) = &self.caller.fabric else { return };
+        let taken = fabric.map(|fabric| fabric.borrower(offer));
+        let text = match taken {
+            Some(Ok((borrower, text))) => {
+                self.borrower.set(borrower).map_or_else(|_| String::new(), |()| text)
+            }
+            Some(Err(error)) => {
+                tracing::warn!("large tensors of {} come by TCP: {error}", self.caller.name);
+                String::new()
+            }
+            None => String::new(),
+        };
+        self.send(&Frame::FabricAnswer { text }, None);
+    }
+
     /// Handles the frames of the other end until the link ends.
     pub(super) async fn serve(self: &Arc<Self>, worker: &Weak<Worker>) -> io::Result<()> {
         let mut blocks = PeerBlocks::default();
@@ -158,6 +190,9 @@ impl Inbound {
                 let guard = BorrowGuard { lender: self.clone(), loan, key: value_id.key.clone() };
                 let value = blocks.get(at.block)?.tensor(spec, at.start, Box::new(guard))?;
                 self.deliver(worker, value_id, Sent { value, is_dead: false });
+            }
+            (Frame::Lent { value_id, spec, from, loan }, _) => {
+                self.read_lent(worker, value_id, spec, from, loan)?
             }
             (Frame::QueryAccess { block, pair }, _) => {
                 self.answer_access_query(worker, blocks.get(block)?, pair)?
@@ -205,6 +240,54 @@ impl Inbound {
             Ok(step) => self.with_piggyback(value_id.step_id, || {
                 step.rendezvous.deliver_pushed(self, &value_id.key, sent)
             }),
+            Err(_) => self.report_consumed(pushed_bytes(&sent)),
+        }
+    }
+
+    /// Reads a lent tensor on a blocking thread, and delivers it. A tensor that cannot be read is reported to the sender, which
+    /// sends it over the connection.
+    fn read_lent(
+        self: &Arc<Self>,
+        worker: &Arc<Worker>,
+        value_id: ValueId,
+        spec: TensorSpec,
+        from: RemoteMemory,
+        loan: u64,
+    ) -> Result<(), Malformed> {
+        let len = spec.len().ok_or(Malformed("tensor: its size"))?;
+        let borrower = self.borrower.get().ok_or(Malformed("tensor: the link has no fabric"))?.clone();
+        if self.reads.fetch_add(1, Ordering::Relaxed) >= MAX_READS {
+            return Err(Malformed("tensor: too many are lent"));
+        }
+        let (own, worker) = (self.clone(), worker.clone());
+        let runtime = worker.runtime.clone();
+        runtime.spawn_blocking(move || {
+            let read = read(&*borrower, from, len);
+            own.reads.fetch_sub(1, Ordering::Relaxed);
+            match read {
+                Ok(buffer) => {
+                    own.send(&Frame::Returned { loan }, None);
+                    if let Ok(tensor) = tensor(spec, buffer) {
+                        own.deliver_read(
+                            &worker,
+                            &value_id,
+                            Sent { value: Value::Host(tensor), is_dead: false },
+                        );
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!("a tensor of {} comes by TCP: {error}", own.caller.name);
+                    own.send(&Frame::NotRead { loan }, None);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Delivers a tensor that has been read by the fabric, like a pushed one.
+    fn deliver_read(self: &Arc<Self>, worker: &Arc<Worker>, value_id: &ValueId, sent: Sent) {
+        match worker.get_or_insert_early(value_id.step_id) {
+            Ok(step) => step.rendezvous.deliver_pushed(self, &value_id.key, sent),
             Err(_) => self.report_consumed(pushed_bytes(&sent)),
         }
     }
@@ -285,6 +368,9 @@ impl Inbound {
     /// Closes the connection, and aborts the runs that the peer had begun over it.
     pub(super) fn close(&self) {
         self.connection.close();
+        if let Some(borrower) = self.borrower.get() {
+            borrower.close();
+        }
         let runs = std::mem::take(&mut *self.runs.lock());
         runs.into_values().flatten().for_each(|run| run.abort());
     }
@@ -300,6 +386,14 @@ impl fmt::Debug for Inbound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Inbound({} by {:?})", self.caller.name, self.connection)
     }
+}
+
+/// Reads memory of a peer into a new buffer.
+fn read(borrower: &dyn Borrower, from: RemoteMemory, len: usize) -> io::Result<Buffer> {
+    let failed = |error: graph::Error| io::Error::new(io::ErrorKind::OutOfMemory, error.to_string());
+    let mut buffer = Buffer::unspecified(len).map_err(failed)?;
+    borrower.read(from, buffer.as_mut_slice(), Instant::now() + READ_TIMEOUT)?;
+    Ok(buffer)
 }
 
 /// Returns the size of a pushed value as its sender counts it against the push budget, bytes: 0 for shared

@@ -2,9 +2,10 @@
 
 use super::Transport;
 use super::connection::Connection;
+use super::fabric::{Fabric, Lender, MAX_TEXT};
 use super::handoff::HandoffTable;
 use super::handshake::{
-    Caller, Endpoint, Hello, INVITATION_KEY, INVITATION_REQUEST_KEY, Invitation, Role, WELCOME,
+    Caller, Endpoint, FABRIC_KEY, Hello, INVITATION_KEY, INVITATION_REQUEST_KEY, Invitation, Role, WELCOME,
 };
 use super::inbound::Inbound;
 use super::outbound::{Locality, Outbound};
@@ -51,6 +52,8 @@ pub(crate) struct LinkTable {
     cluster: Cluster,
     pub(super) process: u64,
     pub(super) token: u128,
+    /// The fabric by which links over TCP exchange large tensors.
+    fabric: OnceLock<Arc<dyn Fabric>>,
     worker: OnceLock<Weak<Worker>>,
     by_address: Mutex<FxHashMap<Arc<str>, Arc<Route>>>,
     /// The links over which other processes send, by the incarnation of each of the sender's devices.
@@ -71,7 +74,7 @@ impl LinkTable {
         cluster: Cluster,
     ) -> Arc<LinkTable> {
         let name = if address.is_empty() { task.to_string() } else { format!("{task} at {address}") };
-        let caller = Caller { name, worker: rand::random(), incarnations, receivers: Vec::new() };
+        let caller = Caller { name, worker: rand::random(), incarnations, ..Caller::default() };
         Arc::new(LinkTable {
             transport,
             secondaries: connections.saturating_sub(1),
@@ -81,6 +84,7 @@ impl LinkTable {
             cluster,
             process: process_number(),
             token: rand::random(),
+            fabric: OnceLock::new(),
             worker: OnceLock::new(),
             by_address: Mutex::default(),
             inbounds: RwLock::default(),
@@ -92,6 +96,16 @@ impl LinkTable {
     /// Sets the worker whose tensors are sent and received; must be called once.
     pub(crate) fn set_worker(&self, worker: Weak<Worker>) {
         let _ = self.worker.set(worker);
+    }
+
+    /// Sets the fabric by which links over TCP exchange large tensors; must be called before the first link.
+    pub(crate) fn set_fabric(&self, fabric: Arc<dyn Fabric>) {
+        let _ = self.fabric.set(fabric);
+    }
+
+    /// Returns the kind of this process's fabric.
+    pub(crate) fn fabric_kind(&self) -> Option<&'static str> {
+        self.fabric.get().map(|fabric| fabric.kind())
     }
 
     pub(super) fn worker(&self) -> Weak<Worker> {
@@ -145,9 +159,14 @@ impl LinkTable {
                     route.set_unlinked(RETRY_AFTER);
                 }
                 Ok(None) => route.set_unlinked(FOREIGN_RETRY_AFTER),
-                Ok(Some(invitation)) => {
+                Ok(Some((invitation, fabric_kind))) => {
                     let (again, thread) = (route.clone(), handshake_thread());
-                    if thread.spawn(move || link_table.connect_to_best(&route, &invitation)).is_err() {
+                    if thread
+                        .spawn(move || {
+                            link_table.connect_to_best(&route, &invitation, fabric_kind.as_deref())
+                        })
+                        .is_err()
+                    {
                         again.set_unlinked(FOREIGN_RETRY_AFTER);
                     }
                 }
@@ -157,10 +176,18 @@ impl LinkTable {
 
     /// Opens a link to the first address of the invitation that accepts a connection, the fastest being tried
     /// first.
-    fn connect_to_best(self: &Arc<Self>, route: &Arc<Route>, invitation: &Invitation) {
+    fn connect_to_best(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        invitation: &Invitation,
+        fabric_kind: Option<&str>,
+    ) {
         let mut failed = None;
         for endpoint in invitation.endpoints(self.transport, &boot_id()) {
-            match self.connect(&endpoint, invitation, self.caller_for(route.peer.address())) {
+            let mut caller = self.caller_for(route.peer.address());
+            let lender = self.lender(&endpoint, fabric_kind);
+            caller.fabric = lender.as_ref().map(|(_, text)| text.clone());
+            match self.connect(&endpoint, invitation, caller) {
                 Ok((connection, locality)) => {
                     let link = Outbound::new(
                         connection,
@@ -168,6 +195,9 @@ impl LinkTable {
                         locality,
                         self.runtime.clone(),
                     );
+                    if let Some((lender, _)) = lender {
+                        link.offer_fabric(lender);
+                    }
                     return self.run_outbound(route, link);
                 }
                 Err(error) => failed = Some((endpoint, error)),
@@ -177,6 +207,20 @@ impl LinkTable {
             tracing::warn!("tensors to {} go over gRPC: {endpoint:?}: {error}", route.name());
         }
         route.set_unlinked(FOREIGN_RETRY_AFTER);
+    }
+
+    /// Returns this end of a link's fabric, and the text for the other end; `None` if the ends do not have fabrics of one kind,
+    /// or the link is not over TCP.
+    fn lender(&self, endpoint: &Endpoint, other: Option<&str>) -> Option<(Box<dyn Lender>, String)> {
+        let fabric = self.fabric.get().filter(|fabric| other == Some(fabric.kind()))?;
+        match endpoint {
+            Endpoint::Unix(_) => None,
+            Endpoint::Tcp(_) => fabric
+                .lender()
+                .inspect_err(|error| tracing::warn!("large tensors go by TCP: {error}"))
+                .ok()
+                .filter(|(_, text)| text.len() <= MAX_TEXT && !text.contains('\n')),
+        }
     }
 
     /// Returns the description of this worker for the process that listens at `address`.
@@ -260,6 +304,10 @@ impl LinkTable {
             inbound.close();
         }
         let worker = self.worker();
+        if inbound.has_fabric_offer() {
+            let (offered, fabric) = (inbound.clone(), self.fabric.get().cloned());
+            self.runtime.spawn_blocking(move || offered.answer_fabric(fabric.as_ref()));
+        }
         self.runtime.spawn(async move {
             if let Err(error) = inbound.serve(&worker).await {
                 tracing::debug!("the link {inbound:?} ended: {error}");
@@ -358,8 +406,8 @@ fn addresses(of: &str) -> Vec<IpAddr> {
     found.unwrap_or_default()
 }
 
-/// Requests a task's invitation; `None` from a foreign task.
-async fn request_invitation(peer: &Peer) -> Result<Option<Invitation>, Status> {
+/// Requests a task's invitation, and the kind of its fabric; `None` from a foreign task.
+async fn request_invitation(peer: &Peer) -> Result<Option<(Invitation, Option<String>)>, Status> {
     let deadline = Some(Instant::now() + INVITATION_TIMEOUT);
     let send = |channel| async move {
         let mut request = tonic::Request::new(GetStatusRequest {});
@@ -367,8 +415,9 @@ async fn request_invitation(peer: &Peer) -> Result<Option<Invitation>, Status> {
         WorkerServiceClient::new(channel).get_status(request).await
     };
     let answer = peer.call("GetStatus", RetryPolicy::Never, deadline, send).await?;
-    let text = answer.metadata().get(INVITATION_KEY).and_then(|text| text.to_str().ok());
-    Ok(text.and_then(Invitation::parse))
+    let text = |key: &str| answer.metadata().get(key).and_then(|text| text.to_str().ok());
+    let fabric_kind = text(FABRIC_KEY).map(str::to_owned);
+    Ok(text(INVITATION_KEY).and_then(Invitation::parse).map(|invitation| (invitation, fabric_kind)))
 }
 
 /// Sends a hello, and waits for the welcome.

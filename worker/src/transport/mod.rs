@@ -17,7 +17,8 @@
 //! memory, the sender copies the tensor before an update in place, as it does for readers in its own process.
 //! If a borrower vanishes, the lender never writes that memory again. Tensors in GPU memory are shared in the
 //! same way, by a block of GPU memory, once the receiving device has reported that it can access such blocks
-//! ([`peer_access`]). Between workers of one process, values pass by pointer ([`handoff`]). In all other
+//! ([`peer_access`]). Between machines, where both ends have a fabric, such as RDMA, the receiver reads large tensors by it
+//! ([`fabric`]). Between workers of one process, values pass by pointer ([`handoff`]). In all other
 //! cases [`frame`]s carry the elements, written from the sender's tensor and read into the receiver's.
 //!
 //! **Push.** A Send node's value is sent at once, whether or not a receive waits for it. The frames that a
@@ -41,6 +42,7 @@ mod adaptive_spin;
 mod budget;
 mod connection;
 mod content;
+mod fabric;
 mod frame;
 mod handoff;
 mod handshake;
@@ -60,7 +62,8 @@ mod socket;
 #[cfg(test)]
 mod testing;
 
-pub(crate) use handshake::{INVITATION_KEY, INVITATION_REQUEST_KEY};
+pub use fabric::{Borrower, Fabric, Lender, Registration, RemoteMemory};
+pub(crate) use handshake::{FABRIC_KEY, INVITATION_KEY, INVITATION_REQUEST_KEY};
 pub(crate) use inbound::{Inbound, pushed_bytes};
 pub(crate) use link_table::LinkTable;
 pub(crate) use linked::LinkedWorker;

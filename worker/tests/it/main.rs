@@ -4,6 +4,7 @@ mod cluster;
 mod collectives;
 mod device_collectives;
 mod exchange;
+mod fabric;
 mod fusion;
 mod links;
 mod peer_buffers;

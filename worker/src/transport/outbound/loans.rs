@@ -1,5 +1,6 @@
 //! The sender's reference to memory that a peer borrows, which keeps the memory until the peer returns it.
 
+use super::lent::LentTensor;
 use device::DeviceMemory;
 use device::shared_block::SharedBlock;
 use device::shared_memory::SharedMemory;
@@ -11,6 +12,8 @@ use std::sync::Arc;
 pub(super) enum BufferBorrow {
     Host(Arc<Buffer>),
     Device(Arc<dyn DeviceMemory>),
+    /// Memory that the peer reads by a fabric.
+    Lent(Arc<LentTensor>),
 }
 
 impl BufferBorrow {
@@ -23,6 +26,7 @@ impl BufferBorrow {
                 Some((memory, start))
             }
             BufferBorrow::Device(memory) => Some((memory.shared_block()?, 0)),
+            BufferBorrow::Lent(_) => None,
         }
     }
 
@@ -31,6 +35,7 @@ impl BufferBorrow {
         match self {
             BufferBorrow::Host(buffer) => buffer.len(),
             BufferBorrow::Device(memory) => memory.len(),
+            BufferBorrow::Lent(tensor) => tensor.buffer.len(),
         }
     }
 }

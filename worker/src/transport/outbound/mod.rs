@@ -2,6 +2,7 @@
 //! such as requests, answers to runs and [piggybacked](crate::transport::piggyback) values.
 
 mod access;
+mod lent;
 mod loans;
 mod remote_run;
 mod shared;
@@ -12,6 +13,7 @@ use crate::transport::adaptive_spin::AdaptiveSpin;
 use crate::transport::budget::Budget;
 use crate::transport::connection::Connection;
 use crate::transport::content::{Content, tensor};
+use crate::transport::fabric::Lending;
 use crate::transport::frame::{Frame, Malformed, TensorSpec, ValueId};
 use crate::transport::handoff::HandoffTable;
 use crate::transport::peer_access::{DevicePair, PeerAccessTable};
@@ -52,6 +54,8 @@ pub(crate) struct Outbound {
     /// The random number that identifies the worker at the other end.
     worker: u64,
     locality: Locality,
+    /// The fabric by which the peer reads large tensors.
+    lending: Mutex<Lending>,
     runtime: Handle,
     /// Set while a flush is [scheduled](CLEANUP_FLUSH_DELAY).
     flush_is_scheduled: AtomicBool,
@@ -105,6 +109,7 @@ impl Outbound {
             peer,
             worker,
             locality,
+            lending: Mutex::default(),
             runtime,
             flush_is_scheduled: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -162,6 +167,9 @@ impl Outbound {
         });
         if let Some(block) = shared_block {
             return self.push_shared(value_id, spec_of(tensor), (block, loan), reason);
+        }
+        if let Some(is_pushed) = self.push_lent(&value_id, &spec_of(tensor), buffer, reason)? {
+            return Ok(is_pushed);
         }
         if !self.try_reserve(buffer.len(), reason) {
             return Ok(false);
@@ -264,6 +272,8 @@ impl Outbound {
                 let returned = self.state.lock().shared.end_loan(loan);
                 drop(returned);
             }
+            (Frame::NotRead { loan }, _) => self.resend_lent(loan),
+            (Frame::FabricAnswer { text }, _) => self.complete_fabric(text),
             (Frame::AccessAnswer { pair, has_access }, _) => {
                 let how = if has_access {
                     "directly"

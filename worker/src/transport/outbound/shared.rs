@@ -37,10 +37,21 @@ impl SharedState {
         }
     }
 
+    /// Records that the peer borrows a tensor. Returns the number of the loan.
+    pub(super) fn add_loan(&mut self, memory: BufferBorrow) -> u64 {
+        let loan = self.next_loan;
+        self.next_loan += 1;
+        self.loans.insert(loan, memory);
+        loan
+    }
+
     /// Ends the borrowing of a tensor. Returns the tensor's memory.
     pub(super) fn end_loan(&mut self, loan: u64) -> Option<BufferBorrow> {
         let loan = self.loans.remove(&loan)?;
-        self.budget.release(loan.len() as u64);
+        // A lent tensor counts as pushed: the receiver holds a copy of it until it is consumed.
+        if !matches!(loan, BufferBorrow::Lent(_)) {
+            self.budget.release(loan.len() as u64);
+        }
         Some(loan)
     }
 }
@@ -105,6 +116,8 @@ impl Outbound {
         if let Locality::SameProcess(handoff) = &self.locality {
             handoff.clear();
         }
+        // The peer can no longer read memory whose registration has ended.
+        drop(std::mem::take(&mut *self.lending.lock()));
         let loans = std::mem::take(&mut self.state.lock().shared.loans);
         for loan in loans.into_values() {
             if let Some((block, _)) = loan.block() {
