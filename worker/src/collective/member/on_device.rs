@@ -20,6 +20,9 @@ use rustc_hash::FxHashMap;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+/// Number of groups of a session that may have communicators on this task.
+const MAX_GROUPS: usize = 1 << 10;
+
 /// The shortest and the longest pause between two questions to the library whether a communicator is connected or has
 /// failed.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
@@ -226,6 +229,14 @@ impl SessionCollectives {
         let known = groups.get(&key).cloned();
         if let Some(known) = known.iter().find(|known| known.is_of(&group.members)) {
             return Ok(known.clone());
+        }
+        if known.is_none() && groups.len() >= MAX_GROUPS {
+            let text = format!(
+                "group {} is one too many: a library reduces tensors of {MAX_GROUPS} groups of this session; use \
+                 fewer group keys, or the communication_hint 'ring'",
+                request.group_key
+            );
+            return Err(Error::new(Code::ResourceExhausted, text));
         }
         let rank = group.members.iter().position(|member| member.name == *own);
         let rank = rank.ok_or_else(|| Error::internal(format!("{own} is no member of its group")))?;
