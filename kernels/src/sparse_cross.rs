@@ -66,7 +66,7 @@ enum Feature<'a> {
 impl Feature<'_> {
     fn fingerprint(self) -> u64 {
         match self {
-            Feature::Text(text) => farmhash::fingerprint64(text),
+            Feature::Text(text) => crate::numeric::farm::fingerprint64(text),
             Feature::Number(number) => number as u64,
         }
     }

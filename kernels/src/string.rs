@@ -6,6 +6,7 @@ mod pattern;
 mod split;
 mod substr;
 
+use crate::numeric::farm::fingerprint64;
 use base64::Engine as _;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE, URL_SAFE_NO_PAD};
 use base64::engine::{DecodePaddingMode, GeneralPurpose as Codec};
@@ -27,7 +28,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("UnsortedSegmentJoin", &[], join::segments),
     KernelDef::of("StringSplit", &[], split::split),
     KernelDef::of("StringSplitV2", &[], split::split_v2),
-    KernelDef::of("StringToHashBucketFast", &[], |init| buckets(init, |_, s| farmhash::fingerprint64(s))),
+    KernelDef::of("StringToHashBucketFast", &[], |init| buckets(init, |_, s| fingerprint64(s))),
+    KernelDef::of("Fingerprint", &[], |_| {
+        Kernel::sync(|ctx| {
+            let out = fingerprints(ctx.input(0)?, ctx.input(1)?)?;
+            ctx.set_output(0, out);
+            Ok(())
+        })
+    }),
     KernelDef::of("StringToHashBucket", &[], |init| buckets(init, |_, s| murmur64(s))),
     KernelDef::of("StringToHashBucketStrong", &[], |init| {
         if init.attr::<Vec<i64>>("key")?.len() != 2 {
@@ -63,6 +71,39 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("DecodeBase64", &[], |_| Kernel::sync(|ctx| mapped(ctx, decoded))),
 ];
+
+/// Returns the fingerprint of each row of `data`, as the eight bytes of a little-endian number. The fingerprint of
+/// several strings is that of their fingerprints.
+fn fingerprints(data: &Tensor, method: &Tensor) -> Result<Tensor> {
+    let (0, [method]) = (method.shape().rank(), method.as_strings()?) else {
+        device::invalid!("`method` should be a scalar string: {}", method.shape());
+    };
+    if &method[..] != b"farmhash64" {
+        device::invalid!("Unsupported fingerprint method: {}", String::from_utf8_lossy(method));
+    }
+    let Some((&rows, inner)) = data.shape().dims().split_first() else {
+        device::invalid!("`data` should have at least one dimension: {}", data.shape());
+    };
+    let width: usize = inner.iter().product();
+    // Rows without elements have no memory of their own.
+    let mut out = Tensor::zeros(graph::DType::UInt8, graph::Shape::new(&[rows, 8])?)?;
+    for (row, bytes) in out.values_mut::<u8>()?.chunks_exact_mut(8).enumerate() {
+        let elements = row * width..(row + 1) * width;
+        let hash = match data.as_strings() {
+            Ok(strings) if width == 1 => fingerprint64(&strings[row]),
+            Ok(strings) => {
+                let parts = strings[elements].iter().flat_map(|s| fingerprint64(s).to_le_bytes());
+                fingerprint64(&parts.collect::<Vec<u8>>())
+            }
+            Err(_) => {
+                let size = data.dtype().size().unwrap_or(1);
+                fingerprint64(&data.bytes()?[elements.start * size..elements.end * size])
+            }
+        };
+        bytes.copy_from_slice(&hash.to_le_bytes());
+    }
+    Ok(out)
+}
 
 /// The unit in which a string's length is counted.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -8,6 +8,23 @@ use crate::shape::PartialShape;
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
+        name: "Fingerprint",
+        inputs: &["data: T", "method: string"],
+        outputs: &["fingerprint: uint8"],
+        attrs: &["T: type"],
+        infer: |infer| {
+            infer.input_of_rank(1, 0)?;
+            let data = infer.input(0);
+            if data.rank() == Some(0) {
+                crate::invalid!("`data` should have at least one dimension");
+            }
+            infer.set(0, [data.dim(0), Some(8)]);
+            Ok(())
+        },
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "StaticRegexFullMatch",
         inputs: &["input: string"],
         outputs: &["output: bool"],

@@ -5,6 +5,7 @@ pub mod copied;
 pub mod cpu_cache;
 pub mod dispatch;
 pub mod elementwise;
+pub mod farm;
 pub mod image;
 pub mod micro;
 pub mod non_temporal;
