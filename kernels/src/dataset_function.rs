@@ -6,6 +6,7 @@ use crate::objects::dataset::argument::{
 use crate::objects::dataset::interleave::{InterleavePrefetch, Interleaving, interleave};
 use crate::objects::dataset::parallel_map::{Parallelism, map_and_batch, parallel_filter, parallel_map};
 use crate::objects::dataset::{grouped, map};
+use crate::parsing::example::dataset::parsed;
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 
@@ -19,6 +20,12 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ParallelMapDatasetV2", &[], |init| {
         let deterministic = deterministic(init)?;
         mapped_in_parallel(init, deterministic)
+    }),
+    KernelDef::of("ParseExampleDataset", &[], examples_parsed),
+    KernelDef::of("ExperimentalParseExampleDataset", &[], examples_parsed),
+    KernelDef::of("ParseExampleDatasetV2", &[], |init| {
+        let deterministic = deterministic(init)?;
+        parsed(init, deterministic)
     }),
     KernelDef::of("FlatMapDataset", &[], |init| {
         let (f, spec) = (function(init, "f")?, spec(init)?);
@@ -71,6 +78,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("GroupByReducerDataset", &[], grouped_by_reducer),
     KernelDef::of("ExperimentalGroupByReducerDataset", &[], grouped_by_reducer),
 ];
+
+fn examples_parsed(init: &KernelInit<'_>) -> Result<Kernel> {
+    let sloppy = init.attr::<bool>("sloppy")?;
+    parsed(init, sloppy.then_some(false))
+}
 
 /// Returns the attribute `deterministic`; `None` for "default", which lets the options of the dataset decide.
 fn deterministic(init: &KernelInit<'_>) -> Result<Option<bool>> {

@@ -1,7 +1,7 @@
 //! Kernels that decode tensors from serialized bytes: raw numbers, CSV, compressed data and protocol buffers.
 
 pub(super) mod csv;
-mod example;
+pub(crate) mod example;
 mod raw;
 
 use crate::objects::io::Compression;
@@ -65,6 +65,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ParseExample", &[], example::parse_v1),
     KernelDef::of("ParseExampleV2", &[], example::parse_v2),
     KernelDef::of("ParseSingleExample", &[], example::parse_single),
+    KernelDef::of("ParseSequenceExample", &[], example::sequence::parse_v1),
+    KernelDef::of("ParseSequenceExampleV2", &[], example::sequence::parse_v2),
+    KernelDef::of("ParseSingleSequenceExample", &[], example::sequence::parse_single),
 ];
 
 /// The maximum number of bytes that a string may decompress to.

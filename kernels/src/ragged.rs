@@ -3,6 +3,7 @@
 mod dense;
 mod gather;
 mod range;
+pub(crate) mod variant;
 
 use crate::numeric::copied::{COPIED, copied};
 use crate::numeric::dispatch::INDEX;
@@ -25,6 +26,17 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let build = copied!(init.output_type(0), E => Ok(dense::padded::<E> as dense::BuildFn))?;
         Kernel::sync(move |ctx| dense::to_tensor(ctx, &types, build))
     }),
+    KernelDef::of("RaggedTensorToVariant", &[("Tvalues", COPIED), ("Tsplits", INDEX)], variant::to_variant),
+    KernelDef::of(
+        "RaggedTensorFromVariant",
+        &[("Tvalues", COPIED), ("Tsplits", INDEX)],
+        variant::from_variant,
+    ),
+    KernelDef::of(
+        "RaggedTensorToVariantGradient",
+        &[("Tvalues", COPIED), ("Tsplits", INDEX)],
+        variant::gradient,
+    ),
 ];
 
 /// Converts a ragged tensor to a sparse one: outputs the indices of the values in row-major order, the values, and the

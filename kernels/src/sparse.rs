@@ -3,7 +3,7 @@
 
 mod arithmetic;
 mod arrange;
-mod carried;
+pub(crate) mod carried;
 mod coo;
 mod empty_rows;
 mod map;

@@ -66,6 +66,57 @@ pub(super) const OPS: &[OpDef] = &[
         ..DATASET
     },
     OpDef {
+        name: "ParseExampleDataset",
+        inputs: &["input_dataset: variant", "num_parallel_calls: int64", "dense_defaults: Tdense"],
+        attrs: &[
+            "sparse_keys: list(string) >= 0",
+            "dense_keys: list(string) >= 0",
+            "sparse_types: list({float, int64, string}) >= 0",
+            "Tdense: list({float, int64, string}) >= 0",
+            "dense_shapes: list(shape) >= 0",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "sloppy: bool = false",
+            "ragged_keys: list(string) >= 0 = []",
+            "ragged_value_types: list({float, int64, string}) >= 0 = []",
+            "ragged_split_types: list({int32, int64}) >= 0 = []",
+        ],
+        ..DATASET
+    },
+    OpDef {
+        name: "ExperimentalParseExampleDataset",
+        inputs: &["input_dataset: variant", "num_parallel_calls: int64", "dense_defaults: Tdense"],
+        attrs: &[
+            "sparse_keys: list(string) >= 0",
+            "dense_keys: list(string) >= 0",
+            "sparse_types: list({float, int64, string}) >= 0",
+            "Tdense: list({float, int64, string}) >= 0",
+            "dense_shapes: list(shape) >= 0",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "sloppy: bool = false",
+        ],
+        ..DATASET
+    },
+    OpDef {
+        name: "ParseExampleDatasetV2",
+        inputs: &["input_dataset: variant", "num_parallel_calls: int64", "dense_defaults: Tdense"],
+        attrs: &[
+            "sparse_keys: list(string) >= 0",
+            "dense_keys: list(string) >= 0",
+            "sparse_types: list({float, int64, string}) >= 0",
+            "Tdense: list({float, int64, string}) >= 0",
+            "dense_shapes: list(shape) >= 0",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "deterministic: string = 'default'",
+            "ragged_keys: list(string) >= 0 = []",
+            "ragged_value_types: list({float, int64, string}) >= 0 = []",
+            "ragged_split_types: list({int32, int64}) >= 0 = []",
+        ],
+        ..DATASET
+    },
+    OpDef {
         name: "FlatMapDataset",
         inputs: &["input_dataset: variant", "other_arguments: Targuments"],
         attrs: &[

@@ -62,6 +62,40 @@ pub(super) const OPS: &[OpDef] = &[
         infer: infer_dense,
         ..OpDef::NEW
     },
+    OpDef {
+        name: "RaggedTensorToVariant",
+        inputs: &["rt_nested_splits: RAGGED_RANK * Tsplits", "rt_dense_values: Tvalues"],
+        outputs: &["encoded_ragged: variant"],
+        attrs: &[
+            "RAGGED_RANK: int >= 0",
+            "Tvalues: type",
+            "Tsplits: {int32, int64} = int64",
+            "batched_input: bool",
+        ],
+        infer: infer_variant,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "RaggedTensorFromVariant",
+        inputs: &["encoded_ragged: variant"],
+        outputs: &["output_nested_splits: output_ragged_rank * Tsplits", "output_dense_values: Tvalues"],
+        attrs: &[
+            "input_ragged_rank: int >= -1",
+            "output_ragged_rank: int >= 0",
+            "Tvalues: type",
+            "Tsplits: {int32, int64} = int64",
+        ],
+        infer: infer_from_variant,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "RaggedTensorToVariantGradient",
+        inputs: &["encoded_ragged_grad: variant", "row_splits: Tsplits", "dense_values_shape: int32"],
+        outputs: &["dense_values_grad: Tvalues"],
+        attrs: &["Tvalues: type", "Tsplits: {int32, int64} = int64"],
+        infer: infer_values_gradient,
+        ..OpDef::NEW
+    },
 ];
 
 fn infer_range(infer: &mut Infer<'_>) -> Result<()> {
@@ -138,6 +172,41 @@ fn infer_dense(infer: &mut Infer<'_>) -> Result<()> {
         .enumerate()
         .map(|(i, &d)| d.or_else(|| *inner.clone().nth(i.checked_sub(levels + 1)?)?));
     infer.set(0, PartialShape::of_dims(dims.collect::<Vec<_>>()));
+    Ok(())
+}
+
+fn infer_variant(infer: &mut Infer<'_>) -> Result<()> {
+    let levels = infer.num_inputs() - 1;
+    for level in 0..levels {
+        infer.input_of_rank(level, 1)?;
+    }
+    if !infer.attr::<bool>("batched_input")? {
+        infer.set(0, PartialShape::scalar());
+        return Ok(());
+    }
+    let rows = match levels {
+        0 => infer.input(0).dim(0),
+        _ => infer.input(0).dim(0).and_then(|n| n.checked_sub(1)),
+    };
+    infer.set(0, [rows]);
+    Ok(())
+}
+
+fn infer_from_variant(infer: &mut Infer<'_>) -> Result<()> {
+    let (given, wanted): (i64, i64) = (infer.attr("input_ragged_rank")?, infer.attr("output_ragged_rank")?);
+    let wanted = usize::try_from(wanted).unwrap_or(0);
+    if given >= 0 {
+        infer.input_of_rank(0, wanted.saturating_sub(given as usize))?;
+    }
+    for level in 0..wanted {
+        infer.set(level, [None]);
+    }
+    Ok(())
+}
+
+fn infer_values_gradient(infer: &mut Infer<'_>) -> Result<()> {
+    let shape = infer.value_as_shape(2)?;
+    infer.set(0, shape);
     Ok(())
 }
 

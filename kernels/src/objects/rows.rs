@@ -18,7 +18,7 @@ pub fn split(batch: &Tensor) -> Result<Vec<Tensor>> {
 }
 
 /// Returns elements `start..start + count` of a tensor as a tensor of `shape`.
-fn elements(of: &Tensor, start: usize, count: usize, shape: Shape) -> Result<Tensor> {
+pub(crate) fn elements(of: &Tensor, start: usize, count: usize, shape: Shape) -> Result<Tensor> {
     let range = start..start + count;
     Ok(match of.dtype() {
         DType::String => Tensor::strings(of.as_strings()?[range].to_vec(), shape)?,
@@ -27,6 +27,48 @@ fn elements(of: &Tensor, start: usize, count: usize, shape: Shape) -> Result<Ten
         dtype => {
             let size = element_size(dtype)?;
             Tensor::from_bytes(dtype, shape, &of.bytes()?[range.start * size..range.end * size])?
+        }
+    })
+}
+
+/// Concatenates tensors of one dtype and of equal shapes but for the first axis, along that axis.
+///
+/// # Errors
+/// `InvalidArgument` for scalars, and for shapes or dtypes that differ.
+pub(crate) fn concatenate(parts: &[&Tensor]) -> Result<Tensor> {
+    let Some(first) = parts.first() else { device::invalid!("there is nothing to concatenate") };
+    let mut count = 0;
+    for part in parts {
+        let (shape, wanted) = (part.shape(), first.shape());
+        if shape.rank() == 0
+            || shape.dims().get(1..) != wanted.dims().get(1..)
+            || part.dtype() != first.dtype()
+        {
+            device::invalid!(
+                "rows of {} and shape {shape} cannot be joined to rows of {} and shape {wanted}",
+                part.dtype(),
+                first.dtype()
+            );
+        }
+        count += shape[0];
+    }
+    let shape = Shape::new(&[&[count], &first.shape()[1..]].concat())?;
+    Ok(match first.dtype() {
+        DType::String => {
+            let all = parts.iter().map(|t| t.as_strings()).collect::<Result<Vec<_>, _>>()?;
+            Tensor::strings(all.concat(), shape)?
+        }
+        DType::Resource => {
+            let all = parts.iter().map(|t| t.as_resources()).collect::<Result<Vec<_>, _>>()?;
+            Tensor::resources(all.concat(), shape)?
+        }
+        DType::Variant => {
+            let all = parts.iter().map(|t| t.as_variants()).collect::<Result<Vec<_>, _>>()?;
+            Tensor::variants(all.concat(), shape)?
+        }
+        dtype => {
+            let all = parts.iter().map(|t| t.bytes()).collect::<Result<Vec<_>, _>>()?;
+            Tensor::from_bytes(dtype, shape, &all.concat())?
         }
     })
 }

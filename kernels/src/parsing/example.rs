@@ -1,7 +1,9 @@
 //! Parsing of `tf.train.Example` messages: features by name, as dense, sparse or ragged tensors.
 
 mod batch;
+pub(crate) mod dataset;
 mod message;
+pub(super) mod sequence;
 
 use bytes::Bytes;
 use device::kernel::{Kernel, KernelContext, KernelInit};
@@ -9,12 +11,14 @@ use device::{Error, Result};
 use graph::{DType, PartialShape, Tensor};
 
 /// A sparse or ragged feature, whose number of values differs between examples.
+#[derive(Debug)]
 struct VaryingFeature {
     key: Bytes,
     dtype: DType,
 }
 
 /// A dense feature of a known rank, of which only the first dimension may have an unknown size.
+#[derive(Debug)]
 struct DenseFeature {
     key: Bytes,
     dtype: DType,
@@ -36,6 +40,7 @@ impl DenseFeature {
 }
 
 /// The features to parse from each example.
+#[derive(Debug)]
 struct RequestedFeatures {
     sparse: Vec<VaryingFeature>,
     dense: Vec<DenseFeature>,
@@ -52,18 +57,37 @@ struct FeatureTypes {
     splits: Vec<DType>,
 }
 
+/// The names of the attributes that hold the types and shapes of features; ops without ragged features lack the last
+/// two.
+struct TypeAttributes {
+    sparse: &'static str,
+    dense: &'static str,
+    shapes: &'static str,
+    ragged: &'static str,
+    splits: &'static str,
+}
+
+/// The attributes of the ops that parse `Example` messages.
+const EXAMPLE_TYPES: TypeAttributes = TypeAttributes {
+    sparse: "sparse_types",
+    dense: "Tdense",
+    shapes: "dense_shapes",
+    ragged: "ragged_value_types",
+    splits: "ragged_split_types",
+};
+
 impl FeatureTypes {
-    fn of(init: &KernelInit<'_>) -> Result<FeatureTypes> {
+    fn of(init: &KernelInit<'_>, names: &TypeAttributes) -> Result<FeatureTypes> {
         let of_ragged = |name: &str| match init.node.op.attr_spec(name) {
             Some(_) => init.attr::<Vec<DType>>(name),
             None => Ok(Vec::new()),
         };
         let types = FeatureTypes {
-            sparse: init.attr("sparse_types")?,
-            dense: init.attr("Tdense")?,
-            shapes: init.attr("dense_shapes")?,
-            ragged: of_ragged("ragged_value_types")?,
-            splits: of_ragged("ragged_split_types")?,
+            sparse: init.attr(names.sparse)?,
+            dense: init.attr(names.dense)?,
+            shapes: init.attr(names.shapes)?,
+            ragged: of_ragged(names.ragged)?,
+            splits: of_ragged(names.splits)?,
         };
         if types.dense.len() != types.shapes.len() {
             device::invalid!(
@@ -89,8 +113,19 @@ impl FeatureTypes {
     fn requested(
         &self,
         ctx: &KernelContext<'_>,
-        [sparse, dense, ragged]: [Vec<Bytes>; 3],
+        keys: [Vec<Bytes>; 3],
         first: usize,
+    ) -> Result<RequestedFeatures> {
+        let defaults = (first..first + self.dense.len()).map(|i| Ok(ctx.input(i)?.clone()));
+        self.with_defaults(keys, defaults.collect::<Result<_>>()?)
+    }
+
+    /// Returns the features to parse, with the dtypes of `self`, the keys `sparse`, `dense` and `ragged`, and a default
+    /// for each dense feature.
+    fn with_defaults(
+        &self,
+        [sparse, dense, ragged]: [Vec<Bytes>; 3],
+        defaults: Vec<Tensor>,
     ) -> Result<RequestedFeatures> {
         let counts = [
             ("sparse_keys", sparse.len(), self.sparse.len()),
@@ -106,8 +141,8 @@ impl FeatureTypes {
             keys.into_iter().zip(types).map(|(key, &dtype)| VaryingFeature { key, dtype }).collect()
         };
         let mut all = Vec::new();
-        for (i, key) in dense.into_iter().enumerate() {
-            let (default, shape) = (ctx.input(first + i)?.clone(), self.shapes[i].clone());
+        for (i, (key, default)) in dense.into_iter().zip(defaults).enumerate() {
+            let shape = self.shapes[i].clone();
             let is_open = shape.dims().is_some_and(|dims| dims.first() == Some(&None));
             let fits = if is_open { default.num_elements() == 1 } else { shape.accepts(default.shape()) };
             if default.num_elements() > 0 && !fits {
@@ -132,7 +167,7 @@ impl FeatureTypes {
 
 /// Makes the kernel of ParseExample, which has one input per key.
 pub(super) fn parse_v1(init: &KernelInit<'_>) -> Result<Kernel> {
-    let types = FeatureTypes::of(init)?;
+    let types = FeatureTypes::of(init, &EXAMPLE_TYPES)?;
     let key_counts = [types.sparse.len(), types.dense.len()];
     Kernel::sync(move |ctx| {
         if ctx.input(0)?.shape().rank() != 1 {
@@ -161,7 +196,7 @@ pub(super) fn parse_v1(init: &KernelInit<'_>) -> Result<Kernel> {
 /// Makes the kernel of ParseExampleV2, which has one input vector of keys per kind of feature. A scalar input, one
 /// serialized example, gives tensors without a batch dimension.
 pub(super) fn parse_v2(init: &KernelInit<'_>) -> Result<Kernel> {
-    let types = FeatureTypes::of(init)?;
+    let types = FeatureTypes::of(init, &EXAMPLE_TYPES)?;
     Kernel::sync(move |ctx| {
         let keys = |i: usize| -> Result<Vec<Bytes>> { Ok(ctx.input(i)?.as_strings()?.to_vec()) };
         let requested = types.requested(ctx, [keys(2)?, keys(3)?, keys(4)?], 5)?;
@@ -180,7 +215,7 @@ pub(super) fn parse_v2(init: &KernelInit<'_>) -> Result<Kernel> {
 
 /// Makes the kernel of ParseSingleExample, whose keys are attributes and whose input is one example.
 pub(super) fn parse_single(init: &KernelInit<'_>) -> Result<Kernel> {
-    let types = FeatureTypes::of(init)?;
+    let types = FeatureTypes::of(init, &EXAMPLE_TYPES)?;
     let keys = [init.attr::<Vec<Bytes>>("sparse_keys")?, init.attr::<Vec<Bytes>>("dense_keys")?, Vec::new()];
     Kernel::sync(move |ctx| {
         let serialized = ctx.input(0)?;

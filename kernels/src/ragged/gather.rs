@@ -99,7 +99,7 @@ fn gather(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DType) -> Res
 }
 
 /// Checks that the row splits never descend, and that they lie between 0 and `below`.
-fn check(splits: &[i64], below: usize) -> Result<()> {
+pub(super) fn check(splits: &[i64], below: usize) -> Result<()> {
     if splits.is_empty() {
         invalid!("Ragged splits may not be empty");
     }

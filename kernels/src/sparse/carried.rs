@@ -39,6 +39,11 @@ pub(super) fn serialize_many(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Returns a sparse tensor as a vector of three variants.
+pub(crate) fn serialized_parts(indices: Tensor, values: Tensor, shape: Tensor) -> Result<Tensor> {
+    serialize_parts(&[SparseParts { indices, values, shape }], DType::Variant, Shape::new(&[3])?)
+}
+
 fn serialize_parts(all: &[SparseParts], form: DType, shape: Shape) -> Result<Tensor> {
     let parts = all.iter().flat_map(|parts| [&parts.indices, &parts.values, &parts.shape]);
     if form == DType::Variant {

@@ -2,6 +2,7 @@
 import numpy as np
 
 from . import Call, case
+from .special import special
 
 
 @case("RaggedRange")
@@ -57,3 +58,45 @@ def dense(c):
             c.array(shape, "Tshape"), c.values(values), c.values(default), [c.array(p, "Tindex") for p in partitions],
             row_partition_types=list(kinds),
         )
+
+
+RAGGED = (
+    ([[0, 2, 2, 5]], (5,)), ([[0, 2, 3], [0, 1, 4, 5]], (5,)), ([[0, 2, 2, 5]], (5, 2)), ([[0]], (0,)), ([[0, 0]], (0, 2)),
+    ([[0, 0, 0, 2], [0, 0, 3]], (3, 2, 2)), ([], (3, 2)),
+)
+
+
+def encoded(c, probe, splits, values, is_batch):
+    parts = [probe.constant(c.array(s, "Tsplits")) for s in splits] + [probe.constant(values)]
+    types = dict(Tvalues=c.name("Tvalues"), Tsplits=c.name("Tsplits"))
+    return probe.node("RaggedTensorToVariant", "_encoded", parts, RAGGED_RANK=len(splits), batched_input=is_batch, **types)
+
+
+@special("RaggedTensorToVariant", "RaggedTensorFromVariant")
+def through_variant(c):
+    for splits, shape in RAGGED:
+        for is_batch in (False, True):
+            for given in (len(splits) - is_batch, -1):
+                if not splits and is_batch:
+                    continue
+
+                def make(probe, run, splits=splits, shape=shape, is_batch=is_batch, given=given):
+                    variant = encoded(c, probe, splits, c.values(shape, attr="Tvalues"), is_batch)
+                    ranks = dict(input_ragged_rank=given, output_ragged_rank=len(splits))
+                    out = probe.node("RaggedTensorFromVariant", "_out", [variant], Tvalues=c.name("Tvalues"), Tsplits=c.name("Tsplits"), **ranks)
+                    probe.fetch(out)
+
+                yield make
+
+
+@special("RaggedTensorToVariantGradient")
+def variant_gradient(c):
+    for splits, shape in RAGGED[:1] + RAGGED[2:3] + RAGGED[6:]:
+
+        def make(probe, run, splits=splits, shape=shape):
+            variant = encoded(c, probe, splits, c.values(shape, attr="Tvalues"), True)
+            first = probe.constant(c.array(splits[0] if splits else 0, "Tsplits"))
+            sizes = probe.constant(np.array(shape, np.int32))
+            probe.fetch(probe.node("RaggedTensorToVariantGradient", "_out", [variant, first, sizes], Tvalues=c.name("Tvalues"), Tsplits=c.name("Tsplits")))
+
+        yield make

@@ -63,7 +63,7 @@ def split_v2(c):
 
 @case("StringToHashBucketFast", "StringToHashBucket")
 def buckets(c):
-    many = S(*[b"k" * n for n in range(0, 300, 7)])
+    many = S(*[b"k" * n for n in [*range(0, 300, 7), 64, 128, 192, 256, 320]])
     yield Call(WORDS, num_buckets=1 << 60)
     yield Call(many, num_buckets=997)
 
@@ -283,3 +283,70 @@ def parse_example_v2(c):
     lists = {name: [c.name(name)] for name in ("sparse_types", "ragged_value_types", "ragged_split_types")}
     yield Call(batch, S(), *keys, [default_of(c).reshape(())], num_sparse=1, dense_shapes=[[None, 2]], **lists)
     yield Call(np.array(batch[0], object), S(), *keys, [default_of(c, 4)], num_sparse=1, dense_shapes=[[4]], **lists)
+
+
+def sequences(*parts):
+    """Serialized sequence examples, each of a dict of context values and a dict of lists of values."""
+    made = []
+    for context, lists in parts:
+        message = tf.train.SequenceExample(context=tf.train.Features(feature={k: feature(v) for k, v in context.items()}))
+        for key, steps in lists.items():
+            message.feature_lists.feature_list[key].feature.extend([feature(v) for v in steps])
+        made.append(message)
+    return S(*[m.SerializeToString() for m in made])
+
+
+def frames(c):
+    """Three sequence examples of 3, 1 and 0 steps, with the types of an op that parses them."""
+    context = lambda n, ragged: {"s": of_kind(c, "context_sparse_types", n), "d": of_kind(c, "Tcontext_dense", 2)} | ({"r": of_kind(c, "context_ragged_value_types", ragged)} if "context_ragged_value_types" in c.types else {})
+    lists = lambda counts: {"s": [of_kind(c, "feature_list_sparse_types", n) for n in counts], "d": [of_kind(c, "feature_list_dense_types", 2) for _ in counts]} | (
+        {"r": [of_kind(c, "feature_list_ragged_value_types", n) for n in counts]} if "feature_list_ragged_value_types" in c.types else {})
+    return sequences((context(3, 1), lists([1, 0, 2])), (context(0, 4), lists([3])), ({}, {"d": []}))
+
+
+def context_default(c, count=2):
+    return np.full(count, b"d", object) if c.name("Tcontext_dense") == "string" else np.full(count, 9, c.dtype("Tcontext_dense"))
+
+
+def kinds_of(c):
+    """The attributes of an op that parses sequence examples which hold lists of types, one type each."""
+    return {name: [value] for name, value in c.types.items() if name != "Tcontext_dense"}
+
+
+@case("ParseSingleSequenceExample")
+def parse_single_sequence(c):
+    key = lambda k: np.array(k, object)
+    for message in frames(c):
+        keys = [[key(b"s")], [key(b"d")], [key(b"s")], [key(b"d")]]
+        yield Call(np.array(message, object), S(), *keys, [context_default(c)], key(b"name"), context_dense_shapes=[[2]], feature_list_dense_shapes=[[2]], **kinds_of(c))
+        yield Call(np.array(message, object), S(b"none"), *keys[:3], [key(b"none")], [context_default(c)], key(b""), context_dense_shapes=[[2]], feature_list_dense_shapes=[[1, 2]], **kinds_of(c))
+
+
+@case("ParseSequenceExample")
+def parse_sequence(c):
+    keys = dict(context_sparse_keys=["s"], context_dense_keys=["d"], feature_list_sparse_keys=["s"])
+    counts = dict(Ncontext_sparse=1, Ncontext_dense=1, Nfeature_list_sparse=1, Nfeature_list_dense=1)
+    for names in (S(), S(b"x", b"y", b"z")):
+        yield Call(frames(c), names, [context_default(c)], context_dense_shapes=[[2]], feature_list_dense_keys=["d"], feature_list_dense_missing_assumed_empty=[], feature_list_dense_shapes=[[2]], **keys, **counts, **kinds_of(c))
+    yield Call(frames(c)[:2], S(), [context_default(c)], context_dense_shapes=[[2]], feature_list_dense_keys=["none"], feature_list_dense_missing_assumed_empty=["none"], feature_list_dense_shapes=[[2]], **keys, **counts, **kinds_of(c))
+
+
+@case("ParseSequenceExampleV2")
+def parse_sequence_v2(c):
+    counts = dict(Ncontext_sparse=1, Nfeature_list_sparse=1, Nfeature_list_dense=1)
+    shapes = dict(context_dense_shapes=[[2]], feature_list_dense_shapes=[[1, 2]])
+    keys = [S(b"s"), S(b"d"), S(b"r")]
+    yield Call(frames(c), S(), *keys, *keys, np.array([False]), [context_default(c)], **counts, **shapes, **kinds_of(c))
+    yield Call(frames(c), S(b"x", b"y", b"z"), *keys, S(b"none"), S(b"no"), S(b"never"), np.array([True]), [context_default(c)], **counts, **shapes, **kinds_of(c))
+    # The splits of the context's ragged feature, and the outer splits of the list's, are not initialised by the peer.
+    one = np.array(frames(c)[0], object)
+    yield Call(one, S(), *keys, *keys, np.array([False]), [context_default(c)], unset=(5, 12), **counts, **shapes, **kinds_of(c))
+
+
+@case("Fingerprint")
+def fingerprint(c):
+    method = np.array(b"farmhash64", object)
+    for shape in ((3,), (2, 3), (2, 3, 2), (0, 2)):
+        yield Call(c.values(shape), method)
+    if c.name("T") == "string":
+        yield Call(np.array([b"x" * n for n in range(0, 300, 7)] + [b"y" * 128, b"z" * 192, b"z" * 256], object), method)

@@ -105,3 +105,32 @@ def errors_ignored():
 @pipeline
 def random_in_a_map():
     return Dataset.range(6).map(lambda i: tf.random_uniform([2], seed=3)).repeat(2)
+
+
+def serialized_examples():
+    made = []
+    for n in range(7):
+        example = tf.train.Example()
+        example.features.feature["age"].float_list.value.append(n)
+        example.features.feature["tags"].bytes_list.value.extend([b"t%d" % n] * (n % 3))
+        example.features.feature["pair"].int64_list.value.extend([n, n + 1])
+        made.append(example.SerializeToString())
+    return Dataset.from_tensor_slices(made)
+
+
+@pipeline
+def examples_parsed():
+    spec = {"age": tf.FixedLenFeature([], tf.float32, 0.0), "tags": tf.VarLenFeature(tf.string), "pair": tf.FixedLenFeature([2], tf.int64)}
+    return serialized_examples().batch(3).apply(tf.data.experimental.parse_example_dataset(spec, num_parallel_calls=2))
+
+
+@pipeline
+def examples_parsed_to_ragged_features():
+    spec = {"tags": tf.io.RaggedFeature(tf.string), "none": tf.FixedLenSequenceFeature([], tf.int64, allow_missing=True), "pair": tf.FixedLenSequenceFeature([], tf.int64, allow_missing=True)}
+    return serialized_examples().batch(3).apply(tf.data.experimental.parse_example_dataset(spec, num_parallel_calls=2))
+
+
+@pipeline
+def examples_without_a_required_feature():
+    spec = {"age": tf.FixedLenFeature([2], tf.float32)}
+    return serialized_examples().batch(3).apply(tf.data.experimental.parse_example_dataset(spec))

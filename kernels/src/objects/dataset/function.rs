@@ -22,6 +22,11 @@ pub(crate) trait ElementFunction: Send + Sync + fmt::Debug {
 
     /// Returns an instance of the same function whose kernels have new state.
     fn instance(&self) -> Result<Arc<dyn ElementFunction>>;
+
+    /// Returns whether the function is one of the client's graph, which error messages then say.
+    fn is_user_defined(&self) -> bool {
+        true
+    }
 }
 
 /// A function of a graph's function library.
@@ -79,6 +84,9 @@ impl FunctionInstance {
     /// Starts a call and returns at once; an error in `done` names the iterator.
     pub(crate) fn start(&self, cancellation: &Arc<Cancellation>, mut arguments: Element, done: FunctionDone) {
         arguments.extend(self.captured.iter().cloned());
+        if !self.function.is_user_defined() {
+            return self.function.start(cancellation, arguments, done);
+        }
         let prefix = self.prefix.clone();
         let end = move |result: Result<Element>| done(result.map_err(|error| name_iterator(error, &prefix)));
         self.function.start(cancellation, arguments, Box::new(end));

@@ -48,11 +48,23 @@ pub(crate) fn parallel_map(
     preserve_cardinality: bool,
     how: Parallelism,
 ) -> Result<Arc<Dataset>> {
+    parallel_map_of("ParallelMapV2", input, f, spec, preserve_cardinality, how)
+}
+
+/// Returns a dataset like [`parallel_map`] whose kind has the name `name`.
+pub(crate) fn parallel_map_of(
+    name: &'static str,
+    input: Arc<Dataset>,
+    f: CapturedFunction,
+    spec: ElementSpec,
+    preserve_cardinality: bool,
+    how: Parallelism,
+) -> Result<Arc<Dataset>> {
     how.check()?;
     let inner = input.clone();
     let cardinality = mapped_cardinality(input.cardinality, preserve_cardinality);
     let out = spec.clone();
-    dataset("ParallelMapV2", spec, cardinality, &[&input], move |ctx| {
+    dataset(name, spec, cardinality, &[&input], move |ctx| {
         let in_order = how.deterministic.unwrap_or(ctx.deterministic);
         let mut calls = FunctionCalls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
         let spec = out.clone();

@@ -7,7 +7,7 @@ use device::{Error, Result};
 use graph::{Code, DType, Shape, Tensor, tensor::memory_limit};
 
 /// The label of an example in error messages.
-enum ExampleLabel<'a> {
+pub(super) enum ExampleLabel<'a> {
     /// The only example, labelled by its name.
     Single(Option<&'a Bytes>),
     /// An example of a batch, labelled by its index and by its name if it has one.
@@ -15,7 +15,7 @@ enum ExampleLabel<'a> {
 }
 
 impl ExampleLabel<'_> {
-    fn wrong(&self, key: &Bytes, reason: &str) -> Error {
+    pub(super) fn wrong(&self, key: &Bytes, reason: &str) -> Error {
         let key = String::from_utf8_lossy(key);
         Error::invalid(match self {
             ExampleLabel::Single(None) => format!("Key: {key}.  {reason}"),
@@ -66,7 +66,7 @@ impl ExampleLabel<'_> {
     }
 }
 
-fn shown(name: Option<&Bytes>) -> String {
+pub(super) fn shown(name: Option<&Bytes>) -> String {
     name.map_or_else(|| "<unknown>".to_owned(), |name| String::from_utf8_lossy(name).into_owned())
 }
 
@@ -227,6 +227,16 @@ fn dense_batch<'a>(
     Ok(values.into_tensor(Shape::new(&shape)?)?)
 }
 
+/// Returns row splits as a vector of `dtype`, int32 or int64.
+pub(super) fn row_splits(splits: &[i64], dtype: DType) -> Result<Tensor> {
+    if dtype != DType::Int32 {
+        return Ok(Tensor::vector(splits)?);
+    }
+    let narrow = splits.iter().map(|&s| i32::try_from(s)).collect::<Result<Vec<_>, _>>();
+    let narrow = narrow.map_err(|_| Error::invalid("too many values for row splits of int32"))?;
+    Ok(Tensor::vector(&narrow)?)
+}
+
 /// The outputs by kind of feature, each list in the order of the features.
 #[derive(Default)]
 struct Outputs {
@@ -248,15 +258,7 @@ impl Outputs {
 
     fn ragged(&mut self, values: Tensor, splits: &[i64], split_type: DType) -> Result<()> {
         self.ragged_values.push(values);
-        self.ragged_splits.push(match split_type {
-            DType::Int32 => {
-                let narrow = splits.iter().map(|&s| i32::try_from(s)).collect::<Result<Vec<_>, _>>();
-                Tensor::vector(
-                    &narrow.map_err(|_| Error::invalid("too many values for row splits of int32"))?,
-                )?
-            }
-            _ => Tensor::vector(splits)?,
-        });
+        self.ragged_splits.push(row_splits(splits, split_type)?);
         Ok(())
     }
 
