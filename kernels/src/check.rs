@@ -14,6 +14,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let summarize = init.attr::<i64>("summarize")?;
         Kernel::sync(move |ctx| assert(ctx, summarize))
     }),
+    KernelDef::of("Timestamp", &[], |_| {
+        Kernel::sync(|ctx| {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            ctx.set_scalar(0, now.map_or(0.0, |elapsed| elapsed.as_secs_f64()));
+            Ok(())
+        })
+    }),
     KernelDef::of("Print", &[], print),
     KernelDef::of("PrintV2", &[], |init| {
         let stream = PrintStream::parse(&init.attr::<String>("output_stream")?)?;

@@ -8,7 +8,7 @@ use crate::plan::concat::{ConcatLayout, SplitPlan, concat_layout, split, split_p
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use device::{Error, Result, invalid};
 use graph::shape::resolve_axis;
-use graph::{DType, Tensor};
+use graph::{DType, PartialShape, Shape, Tensor};
 use std::ops::Range;
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -33,6 +33,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Pack", &[("T", COPIED)], |init| {
         let (axis, join) = (init.attr::<i64>("axis")?, join_fn(init.output_type(0))?);
         Kernel::sync(move |ctx| stack(ctx, axis, join))
+    }),
+    KernelDef::of("ParallelConcat", &[("T", COPIED)], |init| {
+        let (shape, join) = (init.attr::<PartialShape>("shape")?, join_fn(init.output_type(0))?);
+        Kernel::sync(move |ctx| parallel_concat(ctx, &shape, join))
     }),
     KernelDef::of("Unpack", &[("T", COPIED)], |init| {
         let (axis, take) = (init.attr::<i64>("axis")?, take_fn(init.input_type(0))?);
@@ -74,6 +78,30 @@ fn join<E: CopiedElement>(
         }
         Ok(())
     })
+}
+
+/// `ParallelConcat`: concatenates inputs of one row each, which together have the given shape.
+fn parallel_concat(ctx: &mut KernelContext<'_>, shape: &PartialShape, join: JoinFn) -> Result<()> {
+    let count = ctx.num_inputs();
+    for i in 0..count {
+        let row = ctx.shape(i)?;
+        if row.first() != Some(&1) {
+            invalid!("Size of first dimension must be 1, but input {i} has the shape {row}");
+        }
+        let whole = [&[count], &row[1..]].concat();
+        if !shape.accepts(&Shape::new(&whole)?) {
+            invalid!("input {i} of shape {row} is not a row of the shape {shape} of {count} inputs");
+        }
+    }
+    let shape = Shape::new(&[&[count], &ctx.shape(0)?[1..]].concat())?;
+    let row = shape.num_elements() / count;
+    let out = join(
+        ctx,
+        0..count,
+        ConcatLayout { shape, prefix: 1, rows: std::iter::repeat_n(row, count).collect() },
+    )?;
+    ctx.set_output(0, out);
+    Ok(())
 }
 
 fn concat(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usize, join: JoinFn) -> Result<()> {

@@ -32,6 +32,19 @@ pub(super) const KERNELS: &[KernelDef] = &[
         },
         ..KernelDef::NEW
     },
+    KernelDef::of("Empty", &[("dtype", COPIED)], |init| {
+        let dtype = init.output_type(0);
+        Kernel::sync(move |ctx| {
+            let sizes = ctx.input(0)?;
+            if sizes.shape().rank() != 1 {
+                invalid!("shape must be a vector of int32, got shape {}", sizes.shape());
+            }
+            let shape = Shape::from_i64(&sizes.to_i64s()?)?;
+            // Without `init`, any values are valid: zeros reveal nothing.
+            ctx.set_output(0, Tensor::zeros(dtype, shape)?);
+            Ok(())
+        })
+    }),
     KernelDef::of("Fill", &[("T", COPIED), ("index_type", INDEX)], |init| {
         let build = copied!(init.input_type(1), E => Ok(filled::<E> as BuildFilledFn))?;
         Kernel::sync(move |ctx| fill(ctx, build))

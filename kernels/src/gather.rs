@@ -24,7 +24,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("GatherNd", &[("Tparams", COPIED), ("Tindices", INDICES)], |init| {
         let ignore = ignores_bad_indices(init)?;
-        Kernel::sync(move |ctx| gather_nd(ctx, ignore))
+        Kernel::sync(move |ctx| {
+            let out = gather_nd(ctx.input(0)?, ctx.input(1)?, ignore, &ctx.node().name)?;
+            ctx.set_output(0, out);
+            Ok(())
+        })
     }),
     KernelDef::of("ScatterNd", &[("T", ANY), ("Tindices", INDICES)], |init| {
         let ignore = ignores_bad_indices(init)?;
@@ -199,9 +203,9 @@ fn slice_starts(
     Ok(SliceStarts { starts, length })
 }
 
-/// `GatherNd`: copies the slices that index vectors select.
-fn gather_nd(ctx: &mut KernelContext<'_>, ignore: bool) -> Result<()> {
-    let (params, indices) = (ctx.input(0)?, ctx.input(1)?);
+/// Returns the slices of `params` that index vectors select. Slices of indices out of range are zero if `ignore` is set;
+/// else such an index is an error that names the node.
+pub(super) fn gather_nd(params: &Tensor, indices: &Tensor, ignore: bool, node: &str) -> Result<Tensor> {
     let Some((&depth, outer)) = indices.shape().split_last() else {
         invalid!("indices must be at least a vector");
     };
@@ -215,12 +219,11 @@ fn gather_nd(ctx: &mut KernelContext<'_>, ignore: bool) -> Result<()> {
     if outer.iter().all(|&size| size > 0) && params.num_elements() == 0 {
         invalid!("Requested more than 0 entries, but params is empty.  Params shape: {}", params.shape());
     }
-    let node = ctx.node().name.clone();
     let slices = slice_starts(indices, params.shape(), ignore, &|fact| {
         format!("{fact} param shape {}, node name: {node}", params.shape())
     })?;
     let dtype = params.dtype();
-    let out = copied!(dtype, E => E::build(dtype, shape, |out| {
+    copied!(dtype, E => E::build(dtype, shape, |out| {
         let values = E::view(params)?;
         if slices.length == 0 {
             return Ok(());
@@ -232,9 +235,7 @@ fn gather_nd(ctx: &mut KernelContext<'_>, ignore: bool) -> Result<()> {
             }
         }
         Ok(())
-    }))?;
-    ctx.set_output(0, out);
-    Ok(())
+    }))
 }
 
 /// Returns the slices and the shape of the output of `ScatterNd`.

@@ -12,6 +12,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("IdentityN", &[], |_| Kernel::sync(pass)).brief(),
     KernelDef::of("StopGradient", &[], |_| Kernel::sync(pass)).brief(),
     KernelDef::of("PreventGradient", &[], |_| Kernel::sync(pass)).brief(),
+    KernelDef::of("RefIdentity", &[], |_| Kernel::sync(pass)).brief(),
+    KernelDef::of("GuaranteeConst", &[], |_| Kernel::sync(pass)).brief(),
+    // Kernels change a tensor only if nothing else holds it, so a copy needs no memory of its own.
+    KernelDef::of("DeepCopy", &[], |_| Kernel::sync(pass)).brief(),
     KernelDef::of("Snapshot", &[], |_| Kernel::sync(pass)).brief(),
     KernelDef::of("NoOp", &[], |_| Kernel::sync(|_| Ok(()))).brief(),
     KernelDef::of("CheckNumerics", &[("T", FLOATS)], |init| {

@@ -4,7 +4,9 @@
 
 mod accumulator;
 mod activation;
+mod audio;
 mod barrier;
+mod batch;
 mod bessel;
 mod bias;
 mod binary;
@@ -57,11 +59,13 @@ mod parsing;
 mod partition;
 pub mod plan;
 mod pool;
+mod projection;
 mod quantize;
 mod queue;
 mod ragged;
 mod random;
 mod reader;
+mod recurrent;
 mod reduce;
 mod resize;
 mod resource;
@@ -79,6 +83,7 @@ mod sparse;
 mod sparse_cross;
 mod sparse_segment;
 mod special;
+mod special_unary;
 mod stack;
 mod staging;
 mod stateless_random;
@@ -125,7 +130,9 @@ pub fn lone_device() -> Device {
 const FAMILIES: &[&[KernelDef]] = &[
     accumulator::KERNELS,
     activation::KERNELS,
+    audio::KERNELS,
     barrier::KERNELS,
+    batch::KERNELS,
     bessel::KERNELS,
     bias::KERNELS,
     binary::KERNELS,
@@ -174,11 +181,13 @@ const FAMILIES: &[&[KernelDef]] = &[
     parsing::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
+    projection::KERNELS,
     quantize::KERNELS,
     queue::KERNELS,
     ragged::KERNELS,
     random::KERNELS,
     reader::KERNELS,
+    recurrent::KERNELS,
     reduce::KERNELS,
     resize::KERNELS,
     resource::KERNELS,
@@ -196,6 +205,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     sparse_cross::KERNELS,
     sparse_segment::KERNELS,
     special::KERNELS,
+    special_unary::KERNELS,
     stack::KERNELS,
     staging::KERNELS,
     stateless_random::KERNELS,

@@ -1,8 +1,10 @@
 //! Linear algebra on batches of matrices, computed in double precision.
 
 mod decompose;
+mod function;
 mod least_squares;
 mod matrix;
+mod tridiagonal;
 
 use crate::numeric::dispatch::COMPLEX;
 use crate::plan::linalg::{check_systems, matrices, square, triangular_plan};
@@ -81,6 +83,39 @@ pub(super) const KERNELS: &[KernelDef] = &[
     kernel!("Svd", WITH_HALF, i => {
         let (vectors, full): (bool, bool) = (i.attr("compute_uv")?, i.attr("full_matrices")?);
         move |ctx: &mut KernelContext<'_>, _: EntryType<F>| svd::<F>(ctx, vectors, full)
+    }),
+    kernel!("BatchSelfAdjointEigV2", FRACTIONS, i => {
+        let vectors: bool = i.attr("compute_v")?;
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| self_adjoint_eig::<F>(ctx, vectors)
+    }),
+    KernelDef::of("SelfAdjointEig", &[("T", &[Float, Double])], |_| Kernel::sync(joined_eig)),
+    KernelDef::of("BatchSelfAdjointEig", &[("T", &[Float, Double])], |_| Kernel::sync(joined_eig)),
+    kernel!("BatchSvd", FRACTIONS, i => {
+        let (vectors, full): (bool, bool) = (i.attr("compute_uv")?, i.attr("full_matrices")?);
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| svd::<F>(ctx, vectors, full)
+    }),
+    kernel!("BatchMatrixSolveLs", &[("T", &[Float, Double])], i => {
+        let fast: bool = i.attr("fast")?;
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| least_squares::solve::<F>(ctx, fast)
+    }),
+    KernelDef::of("CholeskyGrad", &[("T", &[Float, Double])], |_| Kernel::sync(cholesky_gradient)),
+    KernelDef::of("BatchCholeskyGrad", &[("T", &[Float, Double])], |_| Kernel::sync(cholesky_gradient)),
+    kernel!("MatrixSquareRoot", FRACTIONS, _i => |ctx: &mut KernelContext<'_>, _: EntryType<F>| {
+        let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
+        map_matrices(ctx, &batch, |m| Ok(function::square_root(m)))
+    }),
+    kernel!("MatrixLogarithm", &[("T", COMPLEX)], _i => |ctx: &mut KernelContext<'_>, _: EntryType<F>| {
+        let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
+        map_matrices(ctx, &batch, |m| Ok(function::logarithm(m)))
+    }),
+    kernel!("MatrixExponential", FRACTIONS, _i => |ctx: &mut KernelContext<'_>, _: EntryType<F>| {
+        let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
+        map_matrices(ctx, &batch, |m| Ok(function::exponential(m)))
+    }),
+    kernel!("TridiagonalMatMul", FRACTIONS, _i => |ctx: &mut KernelContext<'_>, _: EntryType<F>| tridiagonal::multiply::<F>(ctx)),
+    kernel!("TridiagonalSolve", FRACTIONS, i => {
+        let has_pivots: bool = i.attr("partial_pivoting")?;
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| tridiagonal::solve::<F>(ctx, has_pivots)
     }),
     kernel!("Lu", WITH_HALF, i => {
         let index = i.output_type(1);
@@ -252,6 +287,53 @@ fn self_adjoint_eig<F: Entry>(ctx: &mut KernelContext<'_>, vectors: bool) -> Res
         true => set_matrices(ctx, 1, dtype, batch.shape(&[n, n])?, &all),
         false => set_matrices(ctx, 1, dtype, Shape::scalar(), &[F::ZERO]),
     }
+}
+
+/// `SelfAdjointEig`: outputs the eigenvalues as the first row, and the eigenvectors as the columns below it.
+fn joined_eig(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let batch = MatrixBatch::<f64>::square(ctx.input(0)?)?;
+    let mut all = Vec::new();
+    for matrix in &batch.matrices {
+        let (eigenvalues, v) = decompose::self_adjoint(matrix).ok_or_else(not_converged)?;
+        all.extend(eigenvalues);
+        all.extend(v.values);
+    }
+    let dtype = ctx.input(0)?.dtype();
+    set_matrices(ctx, 0, dtype, batch.shape(&[batch.rows + 1, batch.rows])?, &all)
+}
+
+/// `CholeskyGrad`: outputs the gradient by a symmetric matrix, from its Cholesky factor and the gradient by that factor.
+fn cholesky_gradient(ctx: &mut KernelContext<'_>) -> Result<()> {
+    if ctx.shape(0)? != ctx.shape(1)? {
+        invalid!("Inputs must be of the same shape, got {} and {}", ctx.shape(0)?, ctx.shape(1)?);
+    }
+    let (factors, gradients) =
+        (MatrixBatch::<f64>::square(ctx.input(0)?)?, MatrixBatch::<f64>::square(ctx.input(1)?)?);
+    let n = factors.rows;
+    let mut all = Vec::new();
+    for (factor, gradient) in factors.matrices.iter().zip(&gradients.matrices) {
+        // Only the lower triangles are read.
+        let lower = |m: &Matrix<f64>| {
+            let values = (0..n).flat_map(|i| (0..n).map(move |j| if j <= i { m.at(i, j) } else { 0.0 }));
+            Matrix::new(n, n, values.collect())
+        };
+        let (l, by_l) = (lower(factor), lower(gradient));
+        // The lower triangle of lᵀ by_l, with half of the diagonal.
+        let mut inner = Matrix::new(n, n, vec![0.0; n * n]);
+        for i in 0..n {
+            for j in 0..=i {
+                let sum: f64 = (i..n).map(|k| l.at(k, i) * by_l.at(k, j)).sum();
+                inner.put(i, j, if i == j { 0.5 * sum } else { sum });
+            }
+        }
+        // l⁻ᵀ inner l⁻¹
+        let upper = l.adjoint();
+        let left = decompose::triangular_solve(&upper, &inner, false, false);
+        let whole = decompose::triangular_solve(&upper, &left.adjoint(), false, false).adjoint();
+        all.extend((0..n * n).map(|at| 0.5 * (whole.at(at / n, at % n) + whole.at(at % n, at / n))));
+    }
+    let dtype = ctx.input(0)?.dtype();
+    set_matrices(ctx, 0, dtype, factors.shape(&[n, n])?, &all)
 }
 
 fn svd<F: Entry>(ctx: &mut KernelContext<'_>, vectors: bool, full: bool) -> Result<()> {

@@ -1,8 +1,9 @@
 //! Kernels of readers, for resource handles and for reference handles.
 
-use crate::objects::io::{Compression, FixedFormat};
+use crate::objects::io::{Compression, FixedFormat, blocking};
 use crate::objects::queue::Queue;
 use crate::objects::reader::{Format, Reader, Record};
+use crate::objects::record_input::{RecordInput, RecordInputSettings};
 use bytes::Bytes;
 use device::attempt::Finish;
 use device::handle;
@@ -11,6 +12,7 @@ use device::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit};
 use device::value::Value;
 use device::{Error, Result};
 use graph::{Shape, Tensor};
+use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
@@ -25,6 +27,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("FixedLengthRecordReaderV2", &[], fixed_length),
     KernelDef::of("TFRecordReader", &[], tf_record),
     KernelDef::of("TFRecordReaderV2", &[], tf_record),
+    KernelDef::of("RecordInput", &[], record_input),
     KernelDef::of("ReaderRead", &[], |_| read()),
     KernelDef::of("ReaderReadV2", &[], |_| read()),
     KernelDef::of("ReaderReadUpTo", &[], |_| read_up_to()),
@@ -45,6 +48,39 @@ fn make(init: &KernelInit<'_>, format: Format) -> Result<Kernel> {
     let node = init.node.name.clone();
     Owner::new(init, ObjectName::of(init, false)?)
         .kernel(move |_, _| Ok(Reader::new(&node, format.clone())), |_, _: &Reader| Ok(()))
+}
+
+/// Makes the kernel that outputs a batch of records in each step.
+fn record_input(init: &KernelInit<'_>) -> Result<Kernel> {
+    let compression = init.attr::<String>("compression_type")?;
+    let settings = RecordInputSettings {
+        pattern: init.attr("file_pattern")?,
+        seed: init.attr("file_random_seed")?,
+        shift_ratio: init.attr("file_shuffle_shift_ratio")?,
+        buffer_size: positive(init, "file_buffer_size")?,
+        compression: Compression::parse(compression.as_bytes())?,
+    };
+    positive(init, "file_parallelism")?;
+    let batch = positive(init, "batch_size")?;
+    let input = Mutex::new(RecordInput::new(settings));
+    blocking(move |ctx| {
+        let mut input = input.lock();
+        let mut records = Vec::new();
+        for _ in 0..batch {
+            ctx.step.cancellation.check()?;
+            records.push(input.next()?);
+        }
+        Ok(smallvec![Tensor::strings(records, Shape::new(&[batch])?)?.into()])
+    })
+}
+
+/// Returns an attribute that must be a positive number.
+fn positive(init: &KernelInit<'_>, attr: &str) -> Result<usize> {
+    let value = init.attr::<i64>(attr)?;
+    match usize::try_from(value) {
+        Ok(value) if value > 0 => Ok(value),
+        _ => device::invalid!("{attr} must be positive, not {value}"),
+    }
 }
 
 fn text_line(init: &KernelInit<'_>) -> Result<Kernel> {

@@ -4,7 +4,7 @@ mod extreme;
 mod fold;
 mod scan;
 
-use crate::numeric::dispatch::{NUMBERS, REALS, dispatch};
+use crate::numeric::dispatch::{FLOATS, INDEX, NUMBERS, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Number, Semiring as _};
 use crate::numeric::widen::{Lane, narrowed};
 use crate::plan::reduce::ReductionLayout;
@@ -163,6 +163,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ArgMin", &[("T", extreme::TYPES)], |init| extreme::make(init, false)),
     KernelDef::of("Cumsum", &[("T", NUMBERS)], |init| scan::make(init, scan::Operation::Sum)),
     KernelDef::of("Cumprod", &[("T", NUMBERS)], |init| scan::make(init, scan::Operation::Product)),
+    KernelDef::of("CumulativeLogsumexp", &[("T", FLOATS), ("Tidx", INDEX)], scan::log_sum_exp),
 ];
 
 /// A number type with a square root, for norms.

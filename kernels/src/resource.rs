@@ -1,7 +1,9 @@
 //! Kernels of resource variables.
 
+use super::gather::gather_nd;
 use super::scatter;
-use super::variable::{Operation, UpdateFn, update_fn};
+use super::variable::{Operation, UpdateFn, count_up_to, update_fn};
+use crate::numeric::copied::COPIED;
 use crate::numeric::dispatch::{INDEX, NUMBERS, dispatch};
 use crate::numeric::philox::entropy;
 use crate::plan::resource::{existing, readable, target};
@@ -84,6 +86,32 @@ pub(super) const KERNELS: &[KernelDef] = &[
             }
             let out = gather(&params, ctx.input(1)?, batch_dims)?;
             ctx.set_output(0, out);
+            Ok(())
+        })
+    }),
+    KernelDef::of("ResourceGatherNd", &[("dtype", COPIED), ("Tindices", INDEX)], |init| {
+        let variable = VariableInput::new(init, 0);
+        let dtype = init.attr::<DType>("dtype")?;
+        Kernel::sync(move |ctx| {
+            let params = variable.get(ctx)?.value()?;
+            if params.dtype() != dtype {
+                device::invalid!("Trying to gather {dtype} from a variable of {}", params.dtype());
+            }
+            let out = gather_nd(&params, ctx.input(1)?, false, &ctx.node().name)?;
+            ctx.set_output(0, out);
+            Ok(())
+        })
+    }),
+    KernelDef::of("ResourceCountUpTo", &[("T", INDEX)], |init| {
+        let variable = VariableInput::new(init, 0);
+        let (limit, dtype) = (init.attr::<i64>("limit")?, init.attr::<DType>("T")?);
+        Kernel::sync(move |ctx| {
+            let variable = variable.get(ctx)?;
+            if variable.dtype() != dtype {
+                device::invalid!("Trying to count in {dtype} with a variable of {}", variable.dtype());
+            }
+            let before = variable.update(|value| count_up_to(value, limit))?;
+            ctx.set_output(0, before);
             Ok(())
         })
     }),

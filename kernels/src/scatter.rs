@@ -36,6 +36,9 @@ macro_rules! kernels {
     (@make $name:literal $types:expr, Tensor $update:ident) => {
         KernelDef::of($name, $types, |init| on_tensor(init, Update::$update))
     };
+    (@make $name:literal $types:expr, TensorRows $update:ident) => {
+        KernelDef::of($name, $types, |init| on_rows(init, Update::$update))
+    };
     (@make $name:literal $types:expr, $indexing:ident $update:ident) => {
         KernelDef::of($name, $types, |init| kernel(init, Indexing::$indexing, Update::$update))
     };
@@ -43,6 +46,26 @@ macro_rules! kernels {
         &[$(kernels!(@make $name $types, $indexing $update)),*]
     };
 }
+
+/// The types of elements that are replaced, not computed with.
+const REPLACED: &[DType] = &[
+    DType::Float,
+    DType::Double,
+    DType::Half,
+    DType::BFloat16,
+    DType::Bool,
+    DType::Int8,
+    DType::Int16,
+    DType::Int32,
+    DType::Int64,
+    DType::UInt8,
+    DType::UInt16,
+    DType::UInt32,
+    DType::UInt64,
+    DType::Complex64,
+    DType::Complex128,
+    DType::String,
+];
 
 pub(super) const KERNELS: &[KernelDef] = kernels! {
     "ScatterAdd" &[("T", NUMBERS), ("Tindices", INDEX)], Rows Add;
@@ -75,6 +98,9 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "TensorScatterMax" &[("T", REALS), ("Tindices", INDEX)], Tensor Max;
     "TensorScatterMin" &[("T", REALS), ("Tindices", INDEX)], Tensor Min;
     "ScatterNdNonAliasingAdd" &[("T", ANY), ("Tindices", INDEX)], Tensor Add;
+    "InplaceUpdate" &[("T", REPLACED)], TensorRows Replace;
+    "InplaceAdd" &[("T", NUMBERS)], TensorRows Add;
+    "InplaceSub" &[("T", NUMBERS)], TensorRows Sub;
 };
 
 fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<Kernel> {
@@ -129,6 +155,40 @@ fn on_tensor(init: &KernelInit<'_>, update: Update) -> Result<Kernel> {
         let places = slices(params.shape(), indices, &at, updates.shape(), ignore_bad)?;
         apply(&mut params, &places, updates, update)?;
         ctx.set_output(0, params);
+        Ok(())
+    })
+}
+
+/// Makes the kernel that outputs a tensor with some rows updated, in turn; the update is in place if the buffer is not
+/// shared. A row number outside of the tensor is taken modulo the number of rows.
+fn on_rows(init: &KernelInit<'_>, update: Update) -> Result<Kernel> {
+    let apply = apply(update, init.input_type(2))?;
+    Kernel::sync(move |ctx| {
+        let mut x = ctx.take_input(0)?;
+        let (indices, updates) = (ctx.input(1)?, ctx.input(2)?);
+        if indices.shape().rank() != 1 {
+            device::invalid!("i must be a vector. {}", indices.shape());
+        }
+        let (shape, given) = (x.shape(), updates.shape());
+        if shape.rank() != given.rank() {
+            device::invalid!("x and v shape doesn't match (ranks differ): {shape} vs. {given}");
+        }
+        let Some((&count, row)) = shape.split_first() else {
+            device::invalid!("x must have rows, but it is a scalar");
+        };
+        if let Some(axis) = (1..shape.rank()).find(|&axis| shape[axis] != given[axis]) {
+            device::invalid!("x and v shape doesn't match at index {axis} : {shape} vs. {given}");
+        }
+        if given[0] != indices.num_elements() {
+            device::invalid!("i and x shape doesn't match at index 0: {} vs. {given}", indices.shape());
+        }
+        if count > 0 {
+            let numbers =
+                indices.values::<i32>()?.iter().map(|&i| i64::from(i).rem_euclid(count as i64) as usize);
+            let places = SliceNumbers { numbers: numbers.collect(), len: row.iter().product() };
+            apply(&mut x, &places, updates, update)?;
+        }
+        ctx.set_output(0, x);
         Ok(())
     })
 }

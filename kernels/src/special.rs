@@ -2,8 +2,10 @@
 
 use crate::numeric::broadcast;
 use crate::numeric::broadcast::Binary;
-use device::kernel::KernelDef;
+use device::Result;
+use device::kernel::{Kernel, KernelContext, KernelDef};
 use graph::DType::{self, *};
+use graph::{Element, Shape, Tensor};
 
 const TYPES: &[DType] = &[Float, Double];
 
@@ -25,6 +27,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     kernel!("IgammaGradA", IgammaGradA),
     kernel!("RandomGammaGrad", RandomGammaGrad),
     kernel!("NextAfter", NextAfter),
+    KernelDef::of("Betainc", &[("T", TYPES)], |init| match init.input_type(0) {
+        Float => Kernel::sync(|ctx| incomplete_beta(ctx, single_beta)),
+        _ => Kernel::sync(|ctx| incomplete_beta(ctx, beta)),
+    }),
 ];
 
 macro_rules! functions {
@@ -133,6 +139,85 @@ fn polygamma(n: f64, x: f64) -> f64 {
 
 /// The most terms of the series and of the continued fraction; both converge with fewer.
 const TERMS: usize = 2000;
+
+/// Sets output 0 to a function of three inputs, element by element. The inputs have one shape, except scalars, which are
+/// used for all elements.
+fn incomplete_beta<T: Element>(ctx: &mut KernelContext<'_>, function: fn(T, T, T) -> T) -> Result<()> {
+    let inputs = [ctx.input(0)?, ctx.input(1)?, ctx.input(2)?];
+    let mut shape = Shape::scalar();
+    for (i, input) in inputs.iter().enumerate() {
+        if input.shape().rank() > 0 && shape.rank() > 0 && *input.shape() != shape {
+            let name = ["a", "b", "x"][i];
+            device::invalid!(
+                "Shapes of {name} and the inputs before it are inconsistent: {} vs. {shape}",
+                input.shape()
+            );
+        }
+        if input.shape().rank() > 0 {
+            shape = input.shape().clone();
+        }
+    }
+    let values = [inputs[0].values::<T>()?, inputs[1].values::<T>()?, inputs[2].values::<T>()?];
+    let at = |k: usize, i: usize| if inputs[k].shape().rank() == 0 { values[k][0] } else { values[k][i] };
+    let out: Vec<T> = (0..shape.num_elements()).map(|i| function(at(0, i), at(1, i), at(2, i))).collect();
+    let out = Tensor::from_slice(&out, shape)?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Returns the regularized incomplete beta function, by its continued fraction (Abramowitz and Stegun 26.5.8); NaN unless
+/// `a` and `b` are positive and `x` is between 0 and 1.
+fn beta(a: f64, b: f64, x: f64) -> f64 {
+    let is_defined = a > 0.0 && b > 0.0 && a.is_finite() && b.is_finite() && (0.0..=1.0).contains(&x);
+    if !is_defined {
+        return f64::NAN;
+    }
+    if x == 0.0 || x == 1.0 {
+        return x;
+    }
+    let logs = libm::lgamma(a + b) - libm::lgamma(a) - libm::lgamma(b);
+    let front = (logs + a * x.ln() + b * (-x).ln_1p()).exp();
+    // The fraction converges quickly on this side of the mean, and the function is symmetric.
+    if x < (a + 1.0) / (a + b + 2.0) {
+        front * beta_fraction(a, b, x) / a
+    } else {
+        1.0 - front * beta_fraction(b, a, 1.0 - x) / b
+    }
+}
+
+/// Returns the function `beta` in single precision: NaN where the logarithm of the gamma function of a parameter
+/// overflows.
+fn single_beta(a: f32, b: f32, x: f32) -> f32 {
+    let overflows = |p: f32| (libm::lgamma(p.into()) as f32).is_infinite();
+    if x > 0.0 && x < 1.0 && (overflows(a) || overflows(b)) {
+        f32::NAN
+    } else {
+        beta(a.into(), b.into(), x.into()) as f32
+    }
+}
+
+fn beta_fraction(a: f64, b: f64, x: f64) -> f64 {
+    const TINY: f64 = 1e-300;
+    let nonzero = |value: f64| if value.abs() < TINY { TINY } else { value };
+    let mut c = 1.0;
+    let mut d = 1.0 / nonzero(1.0 - (a + b) * x / (a + 1.0));
+    let mut fraction = d;
+    for m in 1..TERMS {
+        let m = m as f64;
+        let even = m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m));
+        let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
+        let before = fraction;
+        for term in [even, odd] {
+            d = 1.0 / nonzero(1.0 + term * d);
+            c = nonzero(1.0 + term / c);
+            fraction *= c * d;
+        }
+        if (fraction - before).abs() <= f64::EPSILON * fraction.abs() {
+            break;
+        }
+    }
+    fraction
+}
 
 /// Returns `x^a e^-x / gamma(a)`.
 fn gamma_density(a: f64, x: f64) -> f64 {

@@ -213,7 +213,7 @@ fn update<T: Arithmetic>(
 }
 
 /// Adds one to an integer scalar that is below `limit`, and returns its previous value.
-fn count_up_to(value: &mut Tensor, limit: i64) -> Result<Tensor> {
+pub(super) fn count_up_to(value: &mut Tensor, limit: i64) -> Result<Tensor> {
     if value.shape().rank() != 0 {
         device::invalid!("input is not a scalar: {}", value.shape());
     }

@@ -163,6 +163,13 @@ fn elementwise() -> Vec<Case> {
         ("BesselK1e", 0.5, 2.0),
         ("BesselY0", 0.5, 2.0),
         ("BesselY1", 0.5, 2.0),
+        ("Dawsn", -2.0, 2.0),
+        ("Erfinv", -0.8, 0.8),
+        ("Expint", 0.5, 3.0),
+        ("FresnelCos", -2.0, 2.0),
+        ("FresnelSin", -2.0, 2.0),
+        ("Ndtri", 0.1, 0.9),
+        ("Spence", 0.2, 3.0),
         ("CheckNumerics", -2.0, 2.0),
         ("CheckNumericsV2", -2.0, 2.0),
         ("Cos", -2.0, 2.0),
@@ -349,6 +356,9 @@ fn reductions() -> Vec<Case> {
             );
         }
     }
+    for reverse in [false, true] {
+        out.push(case("CumulativeLogsumexp").x(&[2, 3], -2.0, 2.0).i(1).attr("reverse", reverse));
+    }
     for op in ["SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd"] {
         out.push(case(op).x(&[4, 2], 0.5, 2.5).k(&[0, 0, 1, 1]));
     }
@@ -428,6 +438,12 @@ fn networks() -> Vec<Case> {
         case("ResourceGather")
             .arg(Input::Variable(tensor(&[4, 2], -2.0, 2.0, 1)))
             .k(&[3, 0, 3])
+            .attr("dtype", DType::Double),
+    );
+    out.push(
+        case("ResourceGatherNd")
+            .arg(Input::Variable(tensor(&[4, 2], -2.0, 2.0, 1)))
+            .matrix(&[3, 0, 0, 1, 3, 0], &[3, 2])
             .attr("dtype", DType::Double),
     );
     out
@@ -518,6 +534,7 @@ fn matrices() -> Vec<Case> {
         case("Zeta").fixed(&[2, 4], 1.5, 3.0).x(&[2, 4], 0.5, 3.0),
         case("Igamma").x(&[2, 4], 0.5, 3.0).x(&[4], 0.5, 6.0),
         case("Igammac").x(&[2, 4], 0.5, 3.0).x(&[4], 0.5, 6.0),
+        case("Betainc").fixed(&[2, 4], 0.5, 3.0).fixed(&[2, 4], 0.5, 3.0).x(&[2, 4], 0.1, 0.9),
         case("Polygamma").arg(Input::Fixed(Tensor::scalar(2.0f64))).x(&[2, 4], 0.5, 3.0),
     ];
     for adjoint in [false, true] {

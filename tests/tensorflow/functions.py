@@ -50,6 +50,20 @@ def loops(at):
 
 
 @case
+def batched_calls(at):
+    x = tf1.placeholder(tf.float32, [None, 2])
+    with at(1):
+        w = tf.constant(numbers(2, 3))
+
+        @tf.nondifferentiable_batch_function(num_batch_threads=2, max_batch_size=8, batch_timeout_micros=2000, allowed_batch_sizes=[4, 8])
+        def net(v):
+            return tf.matmul(v, w), tf.reduce_sum(v, axis=1)
+
+        y = [*net(x), *net(x + 1.0)]
+    return y, [{x: numbers(1, 2)}, {x: numbers(5, 2)}, {x: numbers(8, 2)}]
+
+
+@case
 def loops_in_loops(at):
     x = tf1.placeholder(tf.float32, [])
 

@@ -41,6 +41,14 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "Timestamp",
+        outputs: &["ts: double"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "StringFormat",
         inputs: &["inputs: T"],
         outputs: &["output: string"],

@@ -29,6 +29,29 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "ParallelConcat",
+        inputs: &["values: N * T"],
+        outputs: &["output: T"],
+        attrs: &["N: int >= 1", "T: type", "shape: shape"],
+        infer: |infer| {
+            let shape = infer.attr::<PartialShape>("shape")?;
+            if !shape.is_fully_defined() {
+                crate::invalid!("shape attr must be fully defined");
+            }
+            let row = PartialShape::of_dims(shape.dims().unwrap_or_default().iter().enumerate().map(
+                |(i, dim)| {
+                    if i == 0 { Some(1) } else { *dim }
+                },
+            ));
+            for i in 0..infer.num_inputs() {
+                infer.input(i).merge(&row)?;
+            }
+            infer.set(0, shape);
+            Ok(())
+        },
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "Concat",
         inputs: &["concat_dim: int32", "values: N * T"],
         outputs: &["output: T"],

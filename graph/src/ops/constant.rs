@@ -43,6 +43,20 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "Empty",
+        inputs: &["shape: int32"],
+        outputs: &["output: dtype"],
+        attrs: &["dtype: type", "init: bool = false"],
+        infer: |infer| {
+            let shape = infer.value_as_shape(0)?;
+            infer.set(0, shape);
+            Ok(())
+        },
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "Fill",
         inputs: &["dims: index_type", "value: T"],
         outputs: &["output: T"],

@@ -114,7 +114,13 @@ fn gather(infer: &mut Infer<'_>, axis: Option<i64>, batch_dims: i64) -> Result<(
 }
 
 fn gather_nd(infer: &mut Infer<'_>) -> Result<()> {
-    let (params, indices) = (infer.input(0), infer.input(1));
+    let params = infer.input(0);
+    gather_nd_shape(infer, &params)
+}
+
+/// Infers the shape of slices of a tensor of the shape `params`, which the index vectors in input 1 select.
+pub(super) fn gather_nd_shape(infer: &mut Infer<'_>, params: &PartialShape) -> Result<()> {
+    let indices = infer.input(1);
     let (Some(params_rank), Some(indices_rank)) = (params.rank(), indices.rank()) else { return Ok(()) };
     let Some(last) = indices_rank.checked_sub(1) else {
         crate::invalid!("indices must be at least a vector");
@@ -124,7 +130,7 @@ fn gather_nd(infer: &mut Infer<'_>) -> Result<()> {
         crate::invalid!("indices.shape[-1] must be <= params.rank, but saw {depth} vs. {params_rank}");
     }
     let mut out = dims_between(&indices, 0, Some(last)).unwrap_or_default();
-    out.extend(dims_between(&params, depth, None).unwrap_or_default());
+    out.extend(dims_between(params, depth, None).unwrap_or_default());
     infer.set(0, PartialShape::of_dims(out));
     Ok(())
 }

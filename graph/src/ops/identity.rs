@@ -52,6 +52,36 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "RefIdentity",
+        inputs: &["input: Ref(T)"],
+        outputs: &["output: Ref(T)"],
+        attrs: &["T: type"],
+        infer: same,
+        gradient: Gradient::Defined(pass),
+        traits: Traits { allows_uninitialized_input: true, ..FORWARDS_REFERENCE },
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "GuaranteeConst",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: type"],
+        infer: same,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DeepCopy",
+        inputs: &["x: T"],
+        outputs: &["y: T"],
+        attrs: &["T: type"],
+        infer: same,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "Snapshot",
         inputs: &["input: T"],
         outputs: &["output: T"],

@@ -151,6 +151,118 @@ pub(super) const OPS: &[OpDef] = &[
         infer: lu,
         ..OpDef::NEW
     },
+    OpDef {
+        name: "BatchSelfAdjointEigV2",
+        inputs: &["input: T"],
+        outputs: &["e: T", "v: T"],
+        attrs: &["compute_v: bool = true", "T: {double, float}"],
+        infer: eigen,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SelfAdjointEig",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {double, float, half}"],
+        infer: joined_eigen,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "BatchSelfAdjointEig",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {double, float}"],
+        infer: joined_eigen,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "BatchSvd",
+        inputs: &["input: T"],
+        outputs: &["s: T", "u: T", "v: T"],
+        attrs: &[
+            "compute_uv: bool = true",
+            "full_matrices: bool = false",
+            "T: {double, float, complex64, complex128}",
+        ],
+        infer: svd,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "BatchMatrixSolveLs",
+        inputs: &["matrix: T", "rhs: T", "l2_regularizer: double"],
+        outputs: &["output: T"],
+        attrs: &["T: {double, float}", "fast: bool = true"],
+        infer: best_solution,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CholeskyGrad",
+        inputs: &["l: T", "grad: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {half, float, double}"],
+        infer: square,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "BatchCholeskyGrad",
+        inputs: &["l: T", "grad: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {float, double}"],
+        infer: square,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "MatrixSquareRoot",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {double, float, half, complex64, complex128}"],
+        infer: square,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "MatrixLogarithm",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {complex64, complex128}"],
+        infer: square,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "MatrixExponential",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {double, float, half, complex64, complex128}"],
+        infer: square,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "TridiagonalMatMul",
+        inputs: &["superdiag: T", "maindiag: T", "subdiag: T", "rhs: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {double, float, complex64, complex128}"],
+        infer: |infer| {
+            let shape = infer.input(3);
+            infer.set(0, shape);
+            Ok(())
+        },
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "TridiagonalSolve",
+        inputs: &["diagonals: T", "rhs: T"],
+        outputs: &["output: T"],
+        attrs: &[
+            "partial_pivoting: bool = true",
+            "perturb_singular: bool = false",
+            "T: {double, float, complex64, complex128}",
+        ],
+        infer: |infer| {
+            let shape = infer.input(1);
+            infer.set(0, shape);
+            Ok(())
+        },
+        ..OpDef::NEW
+    },
 ];
 
 /// Returns the sizes of the batch axes of input `input`, and the numbers of rows and columns of its matrices.
@@ -231,6 +343,14 @@ fn eigen(infer: &mut Infer<'_>) -> Result<()> {
     infer.set(0, shaped(&batch, &[n]));
     if infer.attr::<bool>("compute_v")? {
         infer.set(1, shaped(&batch, &[n, n]));
+    }
+    Ok(())
+}
+
+/// Infers the shape of eigenvalues above eigenvectors.
+fn joined_eigen(infer: &mut Infer<'_>) -> Result<()> {
+    if let Some((batch, n)) = squares(infer)? {
+        infer.set(0, shaped(&batch, &[n.and_then(|n| n.checked_add(1)), n]));
     }
     Ok(())
 }

@@ -3,7 +3,9 @@
 
 mod accumulator;
 mod activation;
+mod audio;
 mod barrier;
+mod batch;
 mod bessel;
 pub mod bias;
 mod binary;
@@ -53,11 +55,13 @@ mod pad;
 mod parsing;
 mod partition;
 pub mod pool;
+mod projection;
 mod quantize;
 mod queue;
 pub mod ragged;
 mod random;
 mod reader;
+mod recurrent;
 mod reduce;
 mod resize;
 mod resource;
@@ -76,6 +80,7 @@ mod sparse_cross;
 mod sparse_segment;
 pub mod spec;
 mod special;
+mod special_unary;
 mod stack;
 mod staging;
 mod stateless_random;
@@ -118,7 +123,9 @@ macro_rules! families {
 const FAMILIES: &[(&str, &[OpDef])] = families! {
     accumulator,
     activation,
+    audio,
     barrier,
+    batch,
     bessel,
     bias,
     binary,
@@ -167,11 +174,13 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     parsing,
     partition,
     pool,
+    projection,
     quantize,
     queue,
     ragged,
     random,
     reader,
+    recurrent,
     reduce,
     resize,
     resource,
@@ -189,6 +198,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     sparse_cross,
     sparse_segment,
     special,
+    special_unary,
     stack,
     staging,
     stateless_random,

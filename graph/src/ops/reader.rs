@@ -1,8 +1,8 @@
 //! Readers of files whose names come from a queue, behind a handle that is a reference (`TextLineReader`) or a
 //! resource (`TextLineReaderV2`).
 
-use super::OpDef;
 use super::queue::{BY_REFERENCE, BY_RESOURCE, HANDLE};
+use super::{Gradient, OpDef, Traits, unknown_shapes};
 use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
@@ -16,6 +16,23 @@ const TF_RECORDS: &[&str] =
     &["container: string = ''", "shared_name: string = ''", "compression_type: string = ''"];
 
 pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "RecordInput",
+        outputs: &["records: string"],
+        attrs: &[
+            "file_pattern: string",
+            "file_random_seed: int = 301",
+            "file_shuffle_shift_ratio: float = 0.0",
+            "file_buffer_size: int = 10000",
+            "file_parallelism: int = 16",
+            "batch_size: int = 32",
+            "compression_type: string = ''",
+        ],
+        infer: unknown_shapes,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
     OpDef { name: "WholeFileReader", outputs: &["reader_handle: Ref(string)"], attrs: SHARED, ..HANDLE },
     OpDef { name: "WholeFileReaderV2", outputs: &["reader_handle: resource"], attrs: SHARED, ..HANDLE },
     OpDef { name: "IdentityReader", outputs: &["reader_handle: Ref(string)"], attrs: SHARED, ..HANDLE },

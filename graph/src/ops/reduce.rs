@@ -91,6 +91,15 @@ pub(super) const OPS: &[OpDef] = &[
     ),
     scan("Cumsum", Gradient::Defined(gradient::cumsum)),
     scan("Cumprod", Gradient::Defined(gradient::cumprod)),
+    OpDef {
+        attrs: &[
+            "exclusive: bool = false",
+            "reverse: bool = false",
+            "T: {bfloat16, half, float, double}",
+            "Tidx: {int32, int64} = int32",
+        ],
+        ..scan("CumulativeLogsumexp", Gradient::Defined(gradient::cumulative_logsumexp))
+    },
 ];
 
 /// Returns for each of `rank` axes whether it is reduced.

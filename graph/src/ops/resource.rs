@@ -1,6 +1,7 @@
 //! Variables behind resource handles.
 
 use super::check::scalar;
+use super::gather::gather_nd_shape;
 use super::identity::pass;
 use super::{Gradient, OpDef, Traits};
 use crate::builder::{Forward, Scope};
@@ -112,6 +113,39 @@ pub(super) const OPS: &[OpDef] = &[
         ],
         infer: gather,
         gradient: Gradient::Defined(gather_gradient),
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ResourceGatherNd",
+        inputs: &["resource: resource", "indices: Tindices"],
+        outputs: &["output: dtype"],
+        attrs: &["dtype: type", "Tindices: {int32, int64}"],
+        infer: |infer| {
+            let params = value_shape(infer, 0, "dtype")?;
+            gather_nd_shape(infer, &params)
+        },
+        gradient: Gradient::Defined(|s, forward, dy| {
+            let Some(dy) = dy[0] else { return Ok(vec![None, None]) };
+            let (handle, indices) = (forward.input(0), forward.input(1));
+            let shape = s.op("VariableShape").input(handle).attr("out_type", s.dtype(indices)).output();
+            let sum = s.op("ScatterNd").input(indices).input(dy).input(shape).output();
+            Ok(vec![Some(sum), None])
+        }),
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ResourceCountUpTo",
+        inputs: &["resource: resource"],
+        outputs: &["output: T"],
+        attrs: &["limit: int", "T: {int32, int64}"],
+        infer: |infer| {
+            let shape = value_shape(infer, 0, "T")?.merge(&PartialShape::scalar())?;
+            infer.set(0, shape);
+            Ok(())
+        },
+        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },

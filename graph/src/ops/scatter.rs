@@ -60,6 +60,20 @@ macro_rules! slices_by_handle {
     };
 }
 
+/// The op table fields of ops that change rows of a tensor.
+const ROWS: OpDef = OpDef {
+    inputs: &["x: T", "i: int32", "v: T"],
+    outputs: &["y: T"],
+    attrs: &["T: type"],
+    infer: |infer| {
+        let shape = infer.input(0);
+        infer.set(0, shape);
+        Ok(())
+    },
+    gradient: Gradient::Leaf,
+    ..OpDef::NEW
+};
+
 pub(super) const OPS: &[OpDef] = &[
     by_reference!("ScatterAdd", "T: numbertype", rows, "use_locking: bool = false"),
     by_reference!("ScatterSub", "T: numbertype", rows, "use_locking: bool = false"),
@@ -153,6 +167,9 @@ pub(super) const OPS: &[OpDef] = &[
         ],
         ..OF_TENSOR
     },
+    OpDef { name: "InplaceUpdate", ..ROWS },
+    OpDef { name: "InplaceAdd", ..ROWS },
+    OpDef { name: "InplaceSub", ..ROWS },
 ];
 
 /// The op table row of an op on slices of a tensor.

@@ -5,6 +5,8 @@ use super::{Gradient, OpDef};
 use crate::builder::{Forward, Scope};
 use crate::error::Result;
 use crate::graph::Output;
+use crate::infer::Infer;
+use crate::shape::PartialShape;
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -63,6 +65,15 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "Betainc",
+        inputs: &["a: T", "b: T", "x: T"],
+        outputs: &["z: T"],
+        attrs: &["T: {float, double}"],
+        infer: infer_beta,
+        gradient: Gradient::Defined(beta_gradient),
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "NextAfter",
         inputs: &["x1: T", "x2: T"],
         outputs: &["output: T"],
@@ -72,6 +83,40 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
 ];
+
+/// Infers the shape of a function of operands that have one shape or are scalars.
+fn infer_beta(infer: &mut Infer<'_>) -> Result<()> {
+    let mut shape = PartialShape::scalar();
+    for i in 0..3 {
+        let input = infer.input(i);
+        shape = match (shape.rank(), input.rank()) {
+            (Some(0), _) => input,
+            (_, Some(0)) => shape,
+            (None, Some(_)) => input,
+            (Some(_), None) => shape,
+            _ => shape.merge(&input)?,
+        };
+    }
+    infer.set(0, shape);
+    Ok(())
+}
+
+/// Gradient of Betainc with respect to `x`, the density of the beta distribution; the parameters have none.
+fn beta_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let [a, b, x] = [0, 1, 2].map(|i| forward.input(i));
+    let dz = arrived(forward, dz)?;
+    let one = number(scope, scope.dtype(x), 1.0)?;
+    let log_gamma = |x: Output| scope.op("Lgamma").input(x).output();
+    let log_beta = scope.sub(scope.add(log_gamma(a), log_gamma(b)), log_gamma(scope.add(a, b)));
+    let log_rest = scope.op("Log1p").input(scope.neg(x)).output();
+    let powers = scope.add(
+        scope.mul(scope.sub(b, one), log_rest),
+        scope.mul(scope.sub(a, one), scope.op("Log").input(x).output()),
+    );
+    let density = scope.op("Exp").input(scope.sub(powers, log_beta)).output();
+    let of_x = reduce_gradients(scope, [forward.output(0), x], [None, Some(scope.mul(dz, density))])?;
+    Ok(vec![None, None, of_x[1]])
+}
 
 /// Gradient of Zeta with respect to the second operand; the first operand has none.
 fn zeta_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {

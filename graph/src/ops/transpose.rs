@@ -10,6 +10,16 @@ use crate::infer::Infer;
 use crate::node::Node;
 use crate::shape::{PartialShape, resolve_axis};
 
+/// The op table fields of ops that convert axes, or values for axes, from one layout of images to another.
+const DATA_FORMAT: OpDef = OpDef {
+    inputs: &["x: T"],
+    outputs: &["y: T"],
+    attrs: &["T: {int32, int64} = int32", "src_format: string = 'NHWC'", "dst_format: string = 'NCHW'"],
+    infer: same,
+    gradient: Gradient::Leaf,
+    ..OpDef::NEW
+};
+
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "Transpose",
@@ -51,6 +61,16 @@ pub(super) const OPS: &[OpDef] = &[
         gradient: Gradient::Defined(tile_gradient),
         ..OpDef::NEW
     },
+    OpDef {
+        name: "TileGrad",
+        inputs: &["input: T", "multiples: int32"],
+        outputs: &["output: T"],
+        attrs: &["T: type"],
+        infer: super::unknown_shapes,
+        ..OpDef::NEW
+    },
+    OpDef { name: "DataFormatDimMap", ..DATA_FORMAT },
+    OpDef { name: "DataFormatVecPermute", ..DATA_FORMAT },
     OpDef {
         name: "ReverseV2",
         inputs: &["tensor: T", "axis: Tidx"],

@@ -2,6 +2,7 @@
 
 pub mod accumulator;
 pub mod barrier;
+pub(crate) mod batcher;
 pub mod dataset;
 pub mod escape;
 pub mod event_file;
@@ -10,6 +11,7 @@ pub mod io;
 pub mod memory;
 pub mod queue;
 pub mod reader;
+pub(crate) mod record_input;
 pub mod rows;
 pub mod staging;
 pub mod step_object;

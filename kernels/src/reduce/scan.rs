@@ -21,12 +21,41 @@ pub(super) enum Operation {
 type Scan = fn(&[u8], &mut [u8], [usize; 2], Direction);
 
 pub(super) fn make(init: &KernelInit<'_>, operation: Operation) -> Result<Kernel> {
-    let direction = Direction::of(init)?;
     let dtype = init.input_type(0);
     let scan = dispatch!(number, dtype, T => Ok(match operation {
         Operation::Sum => scan::<<T as Modular>::Bits, Sum> as Scan,
         Operation::Product => scan::<<T as Modular>::Bits, Prod>,
     }))?;
+    scanned(init, scan)
+}
+
+/// Makes the kernel of running logarithms of sums of exponentials.
+pub(super) fn log_sum_exp(init: &KernelInit<'_>) -> Result<Kernel> {
+    let scan = dispatch!(float, init.input_type(0), T => Ok(scan::<T, LogSumExp> as Scan))?;
+    scanned(init, scan)
+}
+
+/// Adds numbers that are given by their logarithms.
+struct LogSumExp;
+
+macro_rules! log_sums {
+    ($($t:ident),*) => { $(impl Monoid<$t> for LogSumExp {
+        const IDENTITY: $t = $t::NEG_INFINITY;
+
+        fn combine(x: $t, y: $t) -> $t {
+            if x.is_nan() || y.is_nan() {
+                return $t::NAN;
+            }
+            let (less, more) = if x < y { (x, y) } else { (y, x) };
+            // Without this case, the difference of equal infinities would be NaN.
+            if less == $t::NEG_INFINITY || more == $t::INFINITY { more } else { (less - more).exp().ln_1p() + more }
+        }
+    })* };
+}
+log_sums!(f32, f64);
+
+fn scanned(init: &KernelInit<'_>, scan: Scan) -> Result<Kernel> {
+    let (direction, dtype) = (Direction::of(init)?, init.input_type(0));
     Kernel::sync(move |ctx| {
         let (size, inner) = scan_lines(ctx)?;
         let x = ctx.input(0)?;

@@ -2,6 +2,7 @@
 import numpy as np
 
 from . import Call, case
+from .special import special
 
 
 @case("Shape", "Size", "Rank", "ShapeN", "IdentityN", "PlaceholderWithDefault")
@@ -347,3 +348,60 @@ def prints_text(c):
 @case("Assert")
 def asserts(c):
     yield Call(np.array(True), [c.values((3,)), c.values(())])
+
+
+@special("ParallelConcat")
+def parallel_concat(c):
+    for count, row in ((2, (3, 4)), (1, ()), (3, (0, 2))):
+
+        def make(probe, run, count=count, row=row):
+            # The shapes must be known when the graph is built.
+            rows = [probe.feed(c.values((1, *row)), True, probe.feeds) for _ in range(count)]
+            probe.fetch(probe.node("ParallelConcat", "", rows, N=count, T=c.name("T"), shape=[count, *row]))
+
+        yield make
+
+
+@special("InplaceUpdate", "InplaceAdd", "InplaceSub")
+def inplace(c):
+    if c.op != "InplaceUpdate" and c.name("T") in ("bool", "string"):
+        return
+    for rows, indices in (((4, 3), [2, 0]), ((3,), [1]), ((3, 2, 2), [-1, 4, 1]), ((3, 2), [1, 1]), ((3, 2), [])):
+
+        def make(probe, run, rows=rows, indices=indices):
+            # The peer changes the memory of the fed array.
+            copied = probe.node("DeepCopy", "_copy", [probe.feed(c.values(rows), True, probe.feeds)], T=c.name("T"))
+            inputs = [np.array(indices, np.int32), c.values((len(indices), *rows[1:]))]
+            probe.fetch(probe.node(c.op, "", [copied, *(probe.feed(v, False, probe.feeds) for v in inputs)], T=c.name("T")))
+
+        yield make
+
+
+@special("Empty")
+def empty(c):
+    for shape in ((2, 3), (), (0, 2)):
+
+        def make(probe, run, shape=shape):
+            # Without `init`, the peer's values are those of any memory.
+            size = probe.feed(np.array(shape, np.int32), True, probe.feeds)
+            probe.fetch(probe.node("Empty", "", [size], dtype=c.name("dtype"), init=True))
+
+        yield make
+
+
+FORMATS = (dict(), dict(src_format="NCHW", dst_format="NHWC"), dict(src_format="NHWC", dst_format="HWNC"), dict(src_format="NDHWC", dst_format="NCDHW"))
+
+
+@case("DataFormatDimMap")
+def dim_map(c):
+    for attrs in FORMATS:
+        yield Call(c.array([0, 1, -1, 3, 2, -2]), **attrs)
+        yield Call(c.array([[2], [0]]), **attrs)
+
+
+@case("DataFormatVecPermute")
+def vec_permute(c):
+    for attrs in FORMATS:
+        axes = len(attrs.get("src_format", "NHWC"))
+        for shape in ((axes,), (axes - 2,), (axes, 2), (axes - 2, 2)):
+            yield Call(c.values(shape), **attrs)

@@ -19,7 +19,7 @@ RANGES = {
     "Expm1", "Floor", "Inv", "IsFinite", "IsInf", "IsNan", "Lgamma", "Log", "Log1p", "LogicalNot", "Neg", "Reciprocal",
     "Rint", "Round", "Rsqrt", "Sigmoid", "Sign", "Sin", "Sinh", "Sqrt", "Square", "Tan", "Tanh", "Relu", "Relu6",
     "Elu", "Selu", "Softplus", "Softsign", "ZerosLike", "OnesLike", "Identity", "Snapshot", "StopGradient",
-    "PreventGradient", "Invert", "PopulationCount",
+    "PreventGradient", "Invert", "PopulationCount", "DeepCopy", "GuaranteeConst",
 )
 def unary(c):
     attr = "T" if "T" in c.types else "bool"
@@ -226,3 +226,20 @@ def bessel(c):
     yield Call(c.values((257,), 0, 40))
     yield Call(c.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 2.0, 0.5, -2.5, 90.0, 1e-3, 300.0]))
     yield Call(c.values((0, 3)))
+
+
+@case("Dawsn", "Expint", "FresnelCos", "FresnelSin", "Spence", "Ndtri", "Erfinv")
+def special_unary(c):
+    low, high = {"Expint": (0.01, 40), "Spence": (0, 9), "Ndtri": (0.001, 0.999), "Erfinv": (-0.99, 0.99)}.get(c.op, (-8, 8))
+    for shape in SHAPES:
+        yield Call(c.values(shape, low, high))
+    yield Call(c.array([np.nan, np.inf, 0.0, -0.0, 1.0, 0.5, 0.25, 2.0, 3.0, 1e-3]))
+    if c.op not in ("Dawsn", "FresnelCos", "FresnelSin"):
+        yield Call(c.array([-0.5, -1.0, -3.0, -np.inf, 1.5]))
+
+
+@case("Betainc")
+def incomplete_beta(c):
+    for a, b, x in (((3, 4), (3, 4), (3, 4)), ((), (5,), (5,)), ((2, 3), (), ()), ((), (), ()), ((0, 3), (), (0, 3))):
+        yield Call(c.values(a, 0.2, 9), c.values(b, 0.2, 9), c.values(x, 0, 1), within=2e-5 if c.name("T") == "float" else 1e-13)
+    yield Call(c.array([0, 1, -1, 2, 2, 2]), c.array([1, 0, 2, 2, 2, 2]), c.array([0.5, 0.5, 0.5, 0, 1, -0.1]))

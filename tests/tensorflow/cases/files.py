@@ -5,6 +5,7 @@ import shutil
 import tempfile
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 from .special import special
 
@@ -81,3 +82,20 @@ def files(c):
         probe.fetch(probe.node("MatchingFiles", "_found", [patterns, f"^{written}"]))
 
     yield make
+
+
+@special("RecordInput")
+def record_input(c):
+    for batch, buffer in ((3, 2), (5, 100)):
+
+        def make(probe, run, batch=batch, buffer=buffer):
+            # The order is random, so the records are equal.
+            path = name_of(probe, "records").decode()
+            if not os.path.exists(path):
+                with tf.python_io.TFRecordWriter(path) as writer:
+                    for _ in range(4):
+                        writer.write(b"record")
+            probe.steps = 3
+            probe.fetch(probe.node("RecordInput", "_out", [], file_pattern=path, batch_size=batch, file_buffer_size=buffer))
+
+        yield make

@@ -167,3 +167,24 @@ def suppress(c):
 def suppress_overlaps(c):
     overlaps = c.values((12, 12), 0, 1, "float")
     yield Call((overlaps + overlaps.T) / 2, candidates(c, "float", "float")[1], np.array(6, np.int32), amount(0.6), amount(0.1))
+
+
+@case("ImageProjectiveTransformV2", "ImageProjectiveTransformV3")
+def projective(c):
+    turned, wide = [0.8, -0.6, 1.0, 0.6, 0.8, -1.0, 0.0, 0.0], [1.3, 0.2, -4.0, -0.1, 0.7, 6.0, 0.02, 0.01]
+    for interpolation in ("NEAREST", "BILINEAR"):
+        for fill in ("CONSTANT", "REFLECT", "WRAP", "NEAREST"):
+            for transforms, size in (([turned], (5, 4)), ([turned, wide], (3, 7)), ([wide], (2, 2))):
+                more = [np.float32(3)] if c.op.endswith("V3") else []
+                transforms = np.array(transforms, np.float32)
+                yield Call(c.values((2, 4, 5, 3), 0, 100, "dtype"), transforms, np.array(size, np.int32), *more, interpolation=interpolation, fill_mode=fill, loose=4, within=1e-4)
+
+
+@case("ExtractGlimpse", "ExtractGlimpseV2")
+def glimpse(c):
+    for centered in (False, True):
+        for normalized in (False, True):
+            for size in ((2, 3), (6, 7)):
+                offsets = c.values((2, 2), -1.2, 1.2, "float") if normalized else c.values((2, 2), -5, 5, "float")
+                attrs = dict(centered=centered, normalized=normalized, uniform_noise=False, noise="zero")
+                yield Call(c.values((2, 4, 5, 3), attr="float"), np.array(size, np.int32), offsets, **attrs)

@@ -217,7 +217,7 @@ def bounds(c):
     yield Call(c.array([[1, 1, 2, 3]]), c.array([[0, 1, 3, 4]]))
 
 
-@case("MatrixSolveLs")
+@case("MatrixSolveLs", "BatchMatrixSolveLs")
 def least_squares(c):
     close = dict(within=1e-4 if c.name("T") in ("float", "complex64") else 1e-9)
     for batch, rows, columns in (((), 5, 3), ((), 3, 5), ((2,), 4, 4), ((2, 2), 4, 2), ((0,), 4, 3), ((), 3, 0)):
@@ -226,3 +226,39 @@ def least_squares(c):
         yield Call(a, b, np.float64(0.5), fast=False, **close)
     yield Call(np.ones((4, 3), c.dtype()), c.values((4, 2), -1, 1), np.float64(0), fast=False, **close)
     yield Call(np.zeros((4, 3), c.dtype()), c.values((4, 2), -1, 1), np.float64(0), fast=False, **close)
+
+
+@case("CholeskyGrad", "BatchCholeskyGrad")
+def cholesky_grad(c):
+    for shape in SQUARES:
+        factor = np.linalg.cholesky(positive(c, shape).astype(np.float64)) if 0 not in shape else np.zeros(shape)
+        yield Call(factor.astype(c.dtype()), c.values(shape, -1, 1), within=2e-5 if c.name("T") == "float" else 1e-13)
+
+
+# The results of large numbers of operations in single or double precision.
+NEAR = {"float": 5e-5, "complex64": 5e-5, "double": 1e-12, "complex128": 1e-12}
+
+
+@case("MatrixSquareRoot", "MatrixLogarithm", "MatrixExponential")
+def functions_of_matrices(c):
+    for shape in SQUARES:
+        yield Call(positive(c, shape), within=NEAR[c.name("T")] * (100 if c.op == "MatrixExponential" else 1))
+        if c.is_complex():
+            yield Call(well_formed(c, shape), within=NEAR[c.name("T")] * (100 if c.op == "MatrixExponential" else 1))
+
+
+@case("TridiagonalMatMul")
+def tridiagonal_product(c):
+    for batch, rows, columns in (((), 4, 3), ((2,), 1, 2), ((2, 3), 3, 1), ((), 3, 0)):
+        yield Call(*(c.values((*batch, 1, rows), -1, 1) for _ in range(3)), c.values((*batch, rows, columns), -1, 1))
+
+
+@case("TridiagonalSolve")
+def tridiagonal_solution(c):
+    for batch, rows, columns in (((), 4, 3), ((2,), 1, 2), ((2, 3), 3, 1), ((), 2, 2), ((), 7, 2)):
+        for pivots in (True, False):
+            diagonals = c.values((*batch, 3, rows), -1, 1)
+            diagonals[..., 1, :] += 3
+            yield Call(diagonals, c.values((*batch, rows, columns), -1, 1), partial_pivoting=pivots, within=NEAR[c.name("T")])
+    # The first pivot is zero.
+    yield Call(c.array([[1, 2, 0], [0, 1, 4], [0, 1, 3]]), c.values((3, 2), -1, 1), within=NEAR[c.name("T")])

@@ -109,3 +109,13 @@ def difference(c):
     yield Call(c.values((12,), 0, 9), c.values((4,), 0, 9))
     yield Call(c.values((3,), 0, 9), c.values((0,), 0, 9))
     yield Call(c.values((0,), 0, 9), c.values((2,), 0, 9))
+
+
+@case("CumulativeLogsumexp")
+def log_scan(c):
+    for shape, axis, exclusive, reverse in (
+        ((3, 4), 0, False, False), ((3, 4), 1, True, False), ((2, 3, 4), -2, False, True), ((7,), 0, True, True),
+        ((0, 3), 0, False, False), ((2, 3, 4), 2, True, True),
+    ):
+        yield Call(c.values(shape), c.array(axis, "Tidx"), exclusive=exclusive, reverse=reverse, loose=4)
+    yield Call(c.array([-np.inf, 1, -np.inf, 2, np.inf, 0, np.nan, 1]), c.array(0, "Tidx"))

@@ -129,25 +129,39 @@ def carried(c):
         yield make
 
 
-@special("SelfAdjointEigV2", "Svd")
+@special("SelfAdjointEigV2", "BatchSelfAdjointEigV2", "Svd", "BatchSvd")
 def spectra(c):
     """Singular and eigenvalues. Vectors are compared by the magnitudes of their elements, because each may have another
     phase. Outputs of vectors that are not requested are ignored."""
     from .matrices import positive
 
     dtype = c.name("T")
-    shapes = ((3, 3), (2, 4, 4), (1, 1)) if c.op != "Svd" else ((3, 3), (2, 4, 3), (3, 4))
-    flag = "compute_uv" if c.op == "Svd" else "compute_v"
+    shapes = ((3, 3), (2, 4, 4), (1, 1)) if "Svd" not in c.op else ((3, 3), (2, 4, 3), (3, 4))
+    flag = "compute_uv" if "Svd" in c.op else "compute_v"
     for shape in shapes:
         for vectors in (False, True):
-            value = positive(c, shape) if c.op != "Svd" else c.values(shape, -1, 1)
+            value = positive(c, shape) if "Svd" not in c.op else c.values(shape, -1, 1)
 
             def make(probe, run, value=value, vectors=vectors):
                 node = probe.node(c.op, "", [probe.feed(value, True, probe.feeds)], T=dtype, **{flag: vectors})
                 probe.fetches.append(f"{node}:0")
-                for i in range(1, 3 if c.op == "Svd" else 2) if vectors else ():
+                for i in range(1, 3 if "Svd" in c.op else 2) if vectors else ():
                     size = dict(op="Abs", T=dtype) if not c.is_complex() else dict(op="ComplexAbs", T=dtype, Tout="double" if dtype == "complex128" else "float")
                     probe.fetch(probe.node(size.pop("op"), f"_{i}", [f"{node}:{i}"], **size))
                 probe.steps, probe.loose = 1, 50
 
             yield make
+
+
+@special("SelfAdjointEig", "BatchSelfAdjointEig")
+def joined_spectra(c):
+    """Eigenvalues above eigenvectors, which are compared by the magnitudes of their elements."""
+    from .matrices import positive
+
+    for shape in ((3, 3), (2, 4, 4), (1, 1)):
+
+        def make(probe, run, value=positive(c, shape)):
+            node = probe.node(c.op, "", [probe.feed(value, True, probe.feeds)], T=c.name("T"))
+            probe.fetch(probe.node("Abs", "_out", [node], T=c.name("T")))
+
+        yield make

@@ -143,3 +143,21 @@ def optimizer(c):
             # The accumulator of Ftrl is a difference of large numbers.
             coarse = "Ftrl" in c.op and c.name("T") in ("half", "bfloat16")
             yield Call(*inputs, steps=2, loose=40 if coarse else 4, **attrs)
+
+
+@case("ResourceGatherNd")
+def resource_gather_nd(c):
+    for shape, indices in (((4, 3), [[0, 1], [3, 2]]), ((4, 3), [[1], [0]]), ((3, 2, 2), [[[0, 1]], [[2, 0]]]), ((4,), [2]), ((2, 2), np.zeros((0, 2)))):
+        yield Call(c.values(shape, attr="dtype"), c.array(indices, "Tindices"))
+
+
+@case("ResourceCountUpTo")
+def resource_count(c):
+    yield Call(c.array(0), limit=5, steps=3)
+    yield Call(c.array(-2), limit=1, steps=3)
+
+
+@case("RefIdentity")
+def ref_identity(c):
+    for shape in ((3, 4), (), (0, 3)):
+        yield Call(c.values(shape))

@@ -160,20 +160,38 @@ pub(super) fn prod(scope: &Scope, forward: &Forward, gradients: &[Option<Output>
     Ok(vec![Some(gradient), None])
 }
 
-fn scan_again(scope: &Scope, forward: &Forward, x: Output) -> Result<Output> {
+/// Returns the scan of `x` in the opposite direction.
+fn scan_again(scope: &Scope, forward: &Forward, op: &str, x: Output) -> Result<Output> {
     let (exclusive, reverse) = (forward.attr::<bool>("exclusive")?, forward.attr::<bool>("reverse")?);
-    let scan = scope.op("Cumsum").input(x).input(forward.input(1));
+    let scan = scope.op(op).input(x).input(forward.input(1));
     Ok(scan.attr("exclusive", exclusive).attr("reverse", !reverse).output())
 }
 
 /// Gradient of Cumsum: the cumulative sum in the opposite direction.
 pub(super) fn cumsum(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
-    Ok(vec![Some(scan_again(scope, forward, arrived(forward, gradients)?)?), None])
+    Ok(vec![Some(scan_again(scope, forward, "Cumsum", arrived(forward, gradients)?)?), None])
+}
+
+/// Gradient of CumulativeLogsumexp: the reversed sum of `dy * exp(x - y)`. The positive and the negative part of `dy` are
+/// summed by their logarithms, because the exponentials may overflow.
+pub(super) fn cumulative_logsumexp(
+    scope: &Scope,
+    forward: &Forward,
+    gradients: &[Option<Output>],
+) -> Gradients {
+    let (x, y, dy) = (forward.input(0), forward.output(0), arrived(forward, gradients)?);
+    let zero = number(scope, scope.dtype(x), 0.0)?;
+    let part = |dy: Output| -> Result<Output> {
+        let log = scope.op("Log").input(scope.op("Maximum").input(dy).input(zero).output()).output();
+        Ok(scope.exp(scope.add(scan_again(scope, forward, "CumulativeLogsumexp", scope.sub(log, y))?, x)))
+    };
+    let dx = scope.sub(part(dy)?, part(scope.neg(dy))?);
+    Ok(vec![Some(dx), None])
 }
 
 /// Gradient of Cumprod: the reversed cumulative sum of `y * dy`, divided by `x`.
 pub(super) fn cumprod(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
     let weighted = scope.mul(forward.output(0), arrived(forward, gradients)?);
-    let sums = scan_again(scope, forward, weighted)?;
+    let sums = scan_again(scope, forward, "Cumsum", weighted)?;
     Ok(vec![Some(scope.div_no_nan(sums, forward.input(0))), None])
 }

@@ -1,0 +1,251 @@
+//! Kernels that join the inputs of concurrent steps to batches.
+
+use crate::objects::batcher::{BatchLimits, BatchTask, Batcher};
+use crate::objects::rows;
+use device::function::Function;
+use device::handle::ObjectName;
+use device::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit, Step};
+use device::rendezvous::LocalRendezvous;
+use device::value::Value;
+use device::{Error, Result};
+use graph::{DType, Shape};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) const KERNELS: &[KernelDef] = &[KernelDef::of("BatchFunction", &[], batch_function)];
+
+/// Makes the kernel of BatchFunction: a function that is called once for the rows of several callers.
+fn batch_function(init: &KernelInit<'_>) -> Result<Kernel> {
+    let function = init.function("f")?;
+    let count = init.attr::<Vec<DType>>("Tin")?.len();
+    let splits_large = init.attr::<bool>("enable_large_batch_splitting")?;
+    let limits = limits(init)?;
+    let max_size = limits.max_size;
+    let queue = init.attr::<String>("batching_queue")?;
+    let name = ObjectName::of(init, true)?;
+    Kernel::asynchronous(move |mut ctx| {
+        let device = ctx.device.clone();
+        let batcher = device
+            .resources()
+            .lookup_or_create::<Batcher>(&name.container, &name.name, || Ok(Batcher::new(limits.clone())));
+        let submitted = batcher.and_then(|batcher| {
+            let rows = row_count(&ctx, count)?;
+            if rows > max_size && !splits_large {
+                device::invalid!("Batch size {rows} is larger than maximum batch size {max_size}");
+            }
+            Ok((batcher, rows))
+        });
+        let (batcher, rows) = match submitted {
+            Ok(submitted) => submitted,
+            Err(error) => return (ctx.done)(Err(error)),
+        };
+        let captured = ctx.inputs.drain(count..).collect();
+        let (inputs, answer) = (std::mem::take(&mut ctx.inputs), Answer::new(ctx.step.clone(), ctx.done));
+        let task = BatchTask { rows, work: Call { inputs, captured, answer: answer.clone() } };
+        let (function, limits) = (function.clone(), limits.clone());
+        let run = move |tasks: Vec<BatchTask<Call>>, finished: Box<dyn FnOnce() + Send>| {
+            run_batch(&function, &limits, tasks, finished);
+        };
+        if let Err(error) = batcher.submit(&queue, task, Arc::new(run)) {
+            answer.give(Err(error));
+        }
+    })
+}
+
+/// One caller's part of a batch.
+pub(crate) struct Call {
+    inputs: SmallVec<[Value; 4]>,
+    captured: SmallVec<[Value; 4]>,
+    answer: Arc<Answer>,
+}
+
+/// The answer to a caller, given once: with its results, or when its step is cancelled.
+struct Answer(Mutex<Option<Done>>);
+
+impl Answer {
+    fn new(step: Arc<Step>, done: Done) -> Arc<Answer> {
+        let answer = Arc::new(Answer(Mutex::new(Some(done))));
+        let waiting = Arc::downgrade(&answer);
+        let registered = step.cancellation.register(move |reason| {
+            if let Some(answer) = waiting.upgrade() {
+                answer.give(Err(reason.clone().derived()));
+            }
+        });
+        match registered {
+            Ok(registration) => {
+                // The registration ends with the answer.
+                let done = answer.0.lock().take();
+                if let Some(done) = done {
+                    let ended: Done = Box::new(move |result| {
+                        step.cancellation.deregister(registration);
+                        done(result);
+                    });
+                    *answer.0.lock() = Some(ended);
+                }
+            }
+            Err(error) => answer.give(Err(error)),
+        }
+        answer
+    }
+
+    fn give(&self, result: Result<SmallVec<[Value; 4]>>) {
+        let done = self.0.lock().take();
+        if let Some(done) = done {
+            done(result);
+        }
+    }
+}
+
+fn limits(init: &KernelInit<'_>) -> Result<BatchLimits> {
+    let positive = |attr: &str| -> Result<usize> {
+        let value = init.attr::<i64>(attr)?;
+        match usize::try_from(value) {
+            Ok(value) if value > 0 => Ok(value),
+            _ => device::invalid!("{attr} must be positive; was {value}"),
+        }
+    };
+    let threads = init.attr::<i64>("num_batch_threads")?;
+    let timeout = init.attr::<i64>("batch_timeout_micros")?;
+    let allowed = init.attr::<Vec<i64>>("allowed_batch_sizes")?;
+    let max_size = positive("max_batch_size")?;
+    if allowed.first().is_some_and(|&first| first <= 0) || allowed.windows(2).any(|pair| pair[0] >= pair[1]) {
+        device::invalid!("allowed_batch_sizes entries must be monotonically increasing");
+    }
+    if allowed.last().is_some_and(|&last| last as usize != max_size) {
+        device::invalid!(
+            "final entry in allowed_batch_sizes must equal max_batch_size when enable_large_batch_splitting is False"
+        );
+    }
+    Ok(BatchLimits {
+        threads: match usize::try_from(threads) {
+            Ok(threads) if threads > 0 => threads,
+            _ => std::thread::available_parallelism().map_or(1, usize::from),
+        },
+        max_size,
+        max_waiting: positive("max_enqueued_batches")?,
+        timeout: Duration::from_micros(u64::try_from(timeout).unwrap_or(0)),
+        allowed: allowed.into_iter().map(|size| size as usize).collect(),
+    })
+}
+
+/// Returns the number of rows of the first `count` inputs, which must be equal.
+fn row_count(ctx: &AsyncContext, count: usize) -> Result<usize> {
+    let mut rows = None;
+    for i in 0..count {
+        let Some(&size) = ctx.input(i)?.shape().first() else {
+            device::invalid!("Batching input tensors must have at least one dimension");
+        };
+        if *rows.get_or_insert(size) != size {
+            device::invalid!(
+                "Batching input tensors supplied in a given op invocation must have equal 0th-dimension size"
+            );
+        }
+    }
+    Ok(rows.unwrap_or(0))
+}
+
+/// Calls the function with the rows of all tasks, and gives each task its rows of the results.
+fn run_batch(
+    function: &Arc<dyn Function>,
+    limits: &BatchLimits,
+    tasks: Vec<BatchTask<Call>>,
+    finished: Box<dyn FnOnce() + Send>,
+) {
+    let fail = |tasks: Vec<BatchTask<Call>>, error: &Error| {
+        for task in tasks {
+            task.work.answer.give(Err(error.clone()));
+        }
+    };
+    let arguments = match joined_arguments(&tasks, limits) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            fail(tasks, &error);
+            return finished();
+        }
+    };
+    // The call belongs to several steps, so it is a step of its own, which no step cancels.
+    let step = Arc::new(Step::new(0, Arc::new(LocalRendezvous::new()), Arc::default()));
+    let total = arguments.1;
+    let done: Done = Box::new(move |results| {
+        match results.and_then(|results| split_results(&tasks, results, total)) {
+            Ok(parts) => {
+                for (task, part) in tasks.iter().zip(parts) {
+                    task.work.answer.give(Ok(part));
+                }
+            }
+            Err(error) => fail(tasks, &error),
+        }
+        finished();
+    });
+    function.call(&step, arguments.0, done);
+}
+
+/// Returns the function's arguments and their number of rows: the rows of all tasks, padded to an allowed size by copies
+/// of the first row, and the captured tensors of the first task.
+fn joined_arguments(
+    tasks: &[BatchTask<Call>],
+    limits: &BatchLimits,
+) -> Result<(SmallVec<[Value; 4]>, usize)> {
+    let Some(first) = tasks.first() else { return Err(Error::internal("an empty batch")) };
+    let rows: usize = tasks.iter().map(|task| task.rows).sum();
+    let padded = limits.allowed.iter().copied().find(|&size| size >= rows).unwrap_or(rows);
+    let mut arguments = SmallVec::new();
+    for i in 0..first.work.inputs.len() {
+        let mut parts = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            let Some(Value::Host(tensor)) = task.work.inputs.get(i) else {
+                device::invalid!("input {i} of a batch is not in host memory");
+            };
+            parts.push(tensor);
+        }
+        let padding = match tasks.iter().position(|task| task.rows > 0) {
+            Some(filled) if padded > rows => {
+                let (from, dims) = (parts[filled], parts[filled].shape());
+                let row = Shape::new(&[&[1], &dims[1..]].concat())?;
+                Some(rows::elements(from, 0, row.num_elements(), row)?)
+            }
+            _ => None,
+        };
+        parts.extend(padding.iter().flat_map(|row| std::iter::repeat_n(row, padded - rows)));
+        arguments.push(Value::Host(rows::concatenate(&parts)?));
+    }
+    arguments.extend(first.work.captured.iter().cloned());
+    Ok((arguments, if padded > rows && rows > 0 { padded } else { rows }))
+}
+
+/// Returns the rows of the results for each task. `total`: the number of rows of the arguments.
+fn split_results(
+    tasks: &[BatchTask<Call>],
+    results: SmallVec<[Value; 4]>,
+    total: usize,
+) -> Result<Vec<SmallVec<[Value; 4]>>> {
+    let mut parts: Vec<SmallVec<[Value; 4]>> = tasks.iter().map(|_| SmallVec::new()).collect();
+    for result in &results {
+        let Value::Host(result) = result else {
+            device::invalid!("a result of a batch function is not in host memory");
+        };
+        let shape = result.shape();
+        let Some(&rows) = shape.first() else {
+            return Err(failed("Batched output tensor has 0 dimensions"));
+        };
+        if rows != total {
+            return Err(failed(
+                "Batched output tensor's 0th dimension does not equal the sum of the 0th dimension sizes of the input \
+                 tensors",
+            ));
+        }
+        let (width, mut start) = (shape[1..].iter().product::<usize>(), 0);
+        for (task, part) in tasks.iter().zip(&mut parts) {
+            let own = Shape::new(&[&[task.rows], &shape[1..]].concat())?;
+            part.push(Value::Host(rows::elements(result, start * width, task.rows * width, own)?));
+            start += task.rows;
+        }
+    }
+    Ok(parts)
+}
+
+fn failed(message: &str) -> Error {
+    Error::new(graph::Code::FailedPrecondition, message.to_owned())
+}
