@@ -311,6 +311,7 @@ impl<F: Flow> Run<F> {
     pub(super) fn dereference(&self, planned: &PlanNode, inputs: &mut [Value]) -> Result<()> {
         let plan = &self.executor.plan;
         let may_be_empty = planned.node.op.def.traits.allows_uninitialized_input;
+        let is_only_input = inputs.len() == 1;
         for (slot, input) in plan.slots(planned).zip(inputs) {
             if !matches!(input, Value::Ref(_) | Value::View(_)) {
                 continue;
@@ -320,7 +321,13 @@ impl<F: Flow> Run<F> {
                 Error::new(graph::Code::FailedPrecondition, message)
             };
             if !plan.takes_ref(slot) {
-                *input = std::mem::take(input).dereferenced()?.ok_or_else(uninitialized)?;
+                let before = if may_be_empty { input.clone() } else { Value::None };
+                match std::mem::take(input).dereferenced()? {
+                    Some(value) => *input = value,
+                    // An op that watches a variable also runs before the variable has a value.
+                    None if may_be_empty && is_only_input => *input = before,
+                    None => return Err(uninitialized()),
+                }
             } else if let Value::Ref(variable) = &*input
                 && !may_be_empty
                 && !variable.may_be_initialized()

@@ -32,6 +32,7 @@ mod dataset_options;
 mod dataset_query;
 mod dataset_source;
 mod dataset_transform;
+mod debug;
 mod diagonal;
 mod edit_distance;
 mod einsum;
@@ -158,6 +159,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     dataset_query::KERNELS,
     dataset_source::KERNELS,
     dataset_transform::KERNELS,
+    debug::KERNELS,
     diagonal::KERNELS,
     edit_distance::KERNELS,
     einsum::KERNELS,

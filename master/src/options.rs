@@ -51,6 +51,20 @@ pub(crate) fn executor_options(
     })
 }
 
+/// Returns the tensors that a run watches; `None` if it watches none.
+pub(crate) fn watches(run: &pb::RunOptions) -> Option<&pb::DebugOptions> {
+    run.debug_options.as_ref().filter(|options| !options.debug_tensor_watch_opts.is_empty())
+}
+
+/// Returns whether the session requests the costs of its step with this number, counted from 1: every
+/// `build_cost_model` steps, after the first `build_cost_model_after`.
+pub(crate) fn requests_costs(session: &pb::ConfigProto, step: u64) -> bool {
+    let Some(options) = &session.graph_options else { return false };
+    let every = u64::try_from(options.build_cost_model).unwrap_or(0);
+    let after = u64::try_from(options.build_cost_model_after).unwrap_or(0);
+    every > 0 && step > after && (step - after) % every == 0
+}
+
 /// Returns the key of the collective group that a run belongs to, or 0 if the run belongs to no group.
 pub(crate) fn collective_graph_key(run: &pb::RunOptions) -> i64 {
     run.experimental.as_ref().map_or(0, |e| e.collective_graph_key)
@@ -68,6 +82,8 @@ const EFFECTIVE_SESSION_FIELDS: &[&str] = &[
     "experimental.session_metadata",
     "experimental.share_cluster_devices_in_session",
     "experimental.share_session_state_in_clusterspec_propagation",
+    "graph_options.build_cost_model",
+    "graph_options.build_cost_model_after",
     "graph_options.optimizer_options.max_folded_constant_in_bytes",
     "graph_options.optimizer_options.opt_level",
     "graph_options.rewrite_options.arithmetic_optimization",
@@ -91,8 +107,13 @@ const EFFECTIVE_SESSION_FIELDS: &[&str] = &[
 ];
 
 /// The paths of `RunOptions` fields that have an effect. A path covers the field and all fields nested in it.
-const EFFECTIVE_RUN_FIELDS: &[&str] =
-    &["experimental.collective_graph_key", "output_partition_graphs", "timeout_in_ms", "trace_level"];
+const EFFECTIVE_RUN_FIELDS: &[&str] = &[
+    "debug_options.debug_tensor_watch_opts",
+    "experimental.collective_graph_key",
+    "output_partition_graphs",
+    "timeout_in_ms",
+    "trace_level",
+];
 
 /// The paths of the options without effect that have been logged, so that each path is logged once.
 #[derive(Debug, Default)]
@@ -234,6 +255,34 @@ mod tests {
             assert!(every.iter().any(|(path, _)| is_of(path, known)), "{known} is no field");
         }
         Ok(())
+    }
+
+    /// The fields of `RunMetadata` that a run can request.
+    const RETURNED: &[&str] = &["cost_graph", "partition_graphs", "step_stats"];
+    /// The fields of `RunMetadata` that are always empty: TensorFlow fills them only in a process of its own, for
+    /// functions that a program calls without a session, and from the session's own options.
+    const NEVER_RETURNED: &[&str] = &["function_graphs", "session_metadata"];
+
+    #[test]
+    fn every_field_of_run_metadata_is_returned_or_listed() -> Test {
+        let facts: Value = serde_json::from_str(include_str!("../../proto/tests/it/descriptors.json"))?;
+        let fields = facts["messages"]["tensorflow.RunMetadata"]["fields"].as_array().ok_or("no fields")?;
+        let mut names: Vec<&str> = fields.iter().filter_map(|field| field["name"].as_str()).collect();
+        names.sort_unstable();
+        let mut listed = [RETURNED, NEVER_RETURNED].concat();
+        listed.sort_unstable();
+        assert_eq!(names, listed);
+        Ok(())
+    }
+
+    #[test]
+    fn costs_are_requested_for_every_nth_step_after_the_first() {
+        let graph_options =
+            pb::GraphOptions { build_cost_model: 2, build_cost_model_after: 1, ..Default::default() };
+        let config = pb::ConfigProto { graph_options: Some(graph_options), ..Default::default() };
+        let requested: Vec<u64> = (1..8).filter(|&step| requests_costs(&config, step)).collect();
+        assert_eq!(requested, [3, 5, 7]);
+        assert!(!requests_costs(&pb::ConfigProto::default(), 1));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::callables::connect;
 use crate::cluster::SessionCluster;
 use crate::collective_steps::{self, GraphKey};
 use crate::optimise::optimise;
-use crate::options::collective_graph_key;
+use crate::options::{collective_graph_key, watches};
 use crate::session::{MasterContext, from_placer, on_blocking_thread};
 use crate::signature::without_zero_port;
 use futures::future::join_all;
@@ -81,10 +81,12 @@ impl Plan {
         let (feeds, fetches) = (keys(&request.step.feed), keys(&request.step.fetch));
         let run_options = request.step.run_options.clone().unwrap_or_default();
         let (group, deadline) = (collective_graph_key(&run_options), request.deadline);
+        let debug_options = watches(&run_options).cloned();
         let (split, graph_key) = on_blocking_thread(move || split(&request, group)).await?;
         let registered = split.into_iter().map(|partition| {
             let (session, config, link) =
                 (owner.session.clone(), config.clone(), cluster.link(&partition.task));
+            let debug_options = debug_options.clone();
             let is_client = partition.task == client_task;
             async move {
                 let link = link?;
@@ -93,6 +95,7 @@ impl Plan {
                     graph: partition.graph,
                     graph_options: None,
                     config: Some(config),
+                    debug_options,
                     collective_graph_key: graph_key.map_or(group, |graph_key| graph_key.key),
                     deadline,
                 };
@@ -205,7 +208,12 @@ fn split(request: &PlanRequest, requested: i64) -> Result<(Vec<Partition>, Optio
     let rewritten =
         rewrite_for_run(&connected, &step.feed, &step.fetch, &step.target, devices, cluster.client_index)
             .map_err(from_placer)?;
-    let optimised = optimise(rewritten, &connected, &step.target, config, &*context.evaluator)?;
+    // Every tensor of a watched step keeps its name.
+    let is_watched = step.run_options.as_ref().is_some_and(|options| watches(options).is_some());
+    let optimised = match is_watched {
+        true => rewritten,
+        false => optimise(rewritten, &connected, &step.target, config, &*context.evaluator)?,
+    };
     let placement = placed_devices(&optimised, devices).map_err(from_placer)?;
     let options = PartitionOptions { devices, split: Split::Task, names: &cluster.names };
     let parts = partition(&optimised, &placement, &options).map_err(from_placer)?;

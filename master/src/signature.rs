@@ -1,5 +1,6 @@
 //! The signature of a step: its feeds, fetches and targets, regardless of spelling and order.
 
+use proto::pb;
 use std::sync::Arc;
 
 /// The feeds, fetches and targets of a step: each list is sorted, and tensor names are without `:0`. Repeated
@@ -22,6 +23,17 @@ impl Signature {
         push(&mut text, distinct(fetches.into_iter().map(tensor)));
         push(&mut text, distinct(targets.into_iter().map(AsRef::as_ref)));
         Signature(text.into())
+    }
+
+    /// Returns the signature of the same step with watched tensors: other watches need another plan.
+    pub(crate) fn watched_by(self, options: Option<&pb::DebugOptions>) -> Signature {
+        match options {
+            Some(options) => {
+                let watches = options.debug_tensor_watch_opts.iter().map(|watch| format!("{watch:?}"));
+                Signature(format!("{}{}", self.0, watches.collect::<String>()).into())
+            }
+            None => self,
+        }
     }
 }
 

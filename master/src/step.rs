@@ -201,13 +201,15 @@ pub(crate) fn metadata(
     outcomes: &mut [RunGraphOutcome],
     options: &pb::ExecutorOpts,
 ) -> Option<pb::RunMetadata> {
-    if !options.record_timeline && !options.record_partition_graphs {
+    if !options.record_timeline && !options.record_partition_graphs && !options.record_costs {
         return None;
     }
     let mut partition_graphs = Vec::new();
+    let mut costs = pb::CostGraphDef::default();
     let mut devices: BTreeMap<String, pb::DeviceStepStats> = BTreeMap::new();
     for outcome in outcomes {
         partition_graphs.append(&mut outcome.partition_graphs);
+        outcome.cost_graph.take().into_iter().for_each(|of_task| append(&mut costs, of_task));
         for stats in outcome.step_stats.take().into_iter().flat_map(|s| s.dev_stats) {
             let device = devices.entry(stats.device.clone()).or_default();
             device.device = stats.device;
@@ -217,7 +219,20 @@ pub(crate) fn metadata(
     }
     let dev_stats: Vec<_> = devices.into_values().collect();
     let step_stats = options.record_timeline.then_some(pb::StepStats { dev_stats });
-    Some(pb::RunMetadata { step_stats, partition_graphs, ..Default::default() })
+    let cost_graph = options.record_costs.then_some(costs);
+    Some(pb::RunMetadata { step_stats, partition_graphs, cost_graph, ..Default::default() })
+}
+
+/// Appends the costs of a task; its nodes get ids that no other task's nodes have.
+fn append(costs: &mut pb::CostGraphDef, of_task: pb::CostGraphDef) {
+    let first = costs.node.iter().map(|node| node.id.saturating_add(1)).max().unwrap_or(0);
+    costs.node.extend(of_task.node.into_iter().map(|mut node| {
+        node.id = node.id.saturating_add(first);
+        node.input_info.iter_mut().for_each(|i| i.preceding_node = i.preceding_node.saturating_add(first));
+        node.control_input.iter_mut().for_each(|id| *id = id.saturating_add(first));
+        node
+    }));
+    costs.cost.extend(of_task.cost);
 }
 
 /// Waits until the time `until`, or forever if it is `None`.

@@ -88,6 +88,8 @@ pub struct RegisterGraph {
     pub graph: Graph,
     pub graph_options: Option<pb::GraphOptions>,
     pub config: Option<pb::ConfigProto>,
+    /// The tensors whose values the worker writes to debug URLs.
+    pub debug_options: Option<pb::DebugOptions>,
     pub collective_graph_key: i64,
     pub deadline: Option<Instant>,
 }
@@ -123,6 +125,8 @@ pub struct RunGraphOutcome {
     pub recv: Vec<(Arc<str>, Tensor)>,
     pub step_stats: Option<pb::StepStats>,
     pub partition_graphs: Vec<pb::GraphDef>,
+    /// The measured costs of the nodes; `None` unless the run requests them.
+    pub cost_graph: Option<pb::CostGraphDef>,
 }
 
 /// The interface of a master for its clients. Dropping the future of a call cancels the call.

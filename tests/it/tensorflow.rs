@@ -235,6 +235,15 @@ fn objects_belong_to_the_session_or_container_to_which_tensorflow_gives_them() -
 }
 
 #[test]
+fn the_debugger_of_a_client_sees_the_tensors_and_costs_of_all_tasks() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 1)])?;
+    let mut client = python::script("tests/tensorflow/debugger.py")?;
+    let output = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert_eq!(checks(&output), 5, "{output}");
+    Ok(())
+}
+
+#[test]
 fn queues_and_other_synchronisation_behave_as_on_tensorflow_servers() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
     let mut client = python::script("tests/tensorflow/queues.py")?;

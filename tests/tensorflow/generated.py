@@ -18,12 +18,14 @@ import cases  # noqa: E402
 import cases.special  # noqa: E402
 from allowed import ALLOWED, entry_for  # noqa: E402
 from differential import combinations, context_of, different, is_called  # noqa: E402
-from mutations import TooLarge, mutations  # noqa: E402
+from mutations import TooLarge, empties, mutations  # noqa: E402
 from probe import Probe  # noqa: E402
 from sides import DIED, HUNG, Failure, Server, Side, limit_memory, run_both  # noqa: E402
 
 # Number of cases that are run by one pair of processes.
 CHUNK = 500
+# Number of calls of each op whose inputs are emptied.
+EMPTIED_CALLS = 2
 RUN = f"generated{os.getpid()}"
 
 
@@ -76,6 +78,18 @@ def cases_of(op, count, seed):
         yield Case(op, types, label, call, changes, chance.random() < 0.15)
 
 
+def empty_cases_of(op):
+    """Yields the first calls of an op with every input emptied in turn."""
+    definition = op_def_registry.get(op)
+    for types in [tuple(types.items()) for types in combinations(op, definition)][:1]:
+        label, calls = calls_of(op, types)
+        for call in calls[:EMPTIED_CALLS]:
+            for description, change in empties(call, definition):
+                changed = copy.copy(change(call))
+                changed.exact = False
+                yield Case(op, types, label, changed, [description], False)
+
+
 def difference(case, ours, theirs):
     """Returns the first difference as text, or None."""
     for side, name in ((ours, "ours"), (theirs, "the peer")):
@@ -112,6 +126,7 @@ def main():
     parser.add_argument("--server", required=True)
     parser.add_argument("--seed", default=os.environ.get("ANABRANCH_CASES_SEED", "1"))
     parser.add_argument("--count", type=int, default=int(os.environ.get("ANABRANCH_CASES_COUNT", "4")), help="cases of each op")
+    parser.add_argument("--empty", action="store_true", help="also empties each input of the first calls of each op")
     parser.add_argument("--only", default="", help="a regular expression that ops must match")
     parser.add_argument("--log", default=os.devnull, help="the file for the server's log")
     options = parser.parse_args()
@@ -121,6 +136,7 @@ def main():
     ops = [op for op in sorted(table) if is_called(op) and op in cases.GENERATORS and re.search(options.only, op)]
     witnesses = [Case(e.op, tuple(e.types.items()), e.op, e.call, [], False) for e in ALLOWED if e.call and re.search(options.only, e.op)]
     made = [*witnesses, *(case for op in ops for case in cases_of(op, options.count, options.seed))]
+    made += [case for op in ops for case in empty_cases_of(op)] if options.empty else []
     print(f"{len(made)} cases of {len(ops)} ops made in {time.time() - started:.0f} s", flush=True)
     used, wrong, peers_faults, failures = set(), 0, 0, 0
     server = Server(options.server, open(options.log, "ab"))

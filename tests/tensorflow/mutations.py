@@ -17,8 +17,8 @@ INTEGERS = (0, 1, -1, 2, 3, -2, 100, 2**31 - 1, -(2**31), 2**40, 2**62)
 TEXTS = (b"", b"\xff\xfe", b"a" * 300, b"-1", b"nan", b" 12 ", b"1e400", b"9223372036854775808")
 NUMBERS = (0, 1, -1, 2, 2**31 - 1)
 FRACTIONS = (0.0, -1.0, 1.0, float("nan"), float("inf"))
-# Attributes that are not changed: they do not affect the result, or make it random or slow.
-UNCHANGED = ("seed", "seed2", "container", "shared_name", "range_max", "num_sampled")
+# Attributes that are not changed: they do not affect the result, make it random or slow, or name files.
+UNCHANGED = ("debug_urls", "debug_ops_spec", "device_name", "tensor_name", "seed", "seed2", "container", "shared_name", "range_max", "num_sampled")
 
 
 class TooLarge(Exception):
@@ -77,6 +77,31 @@ def everywhere(call, leaves, old, new):
         for axis, size in enumerate(leaf(call, at).shape):
             if size == old:
                 call = with_leaf(call, at, lambda v, axis=axis: sized(v, axis, new))
+    return call
+
+
+def empties(call, definition):
+    """Returns the ways to empty inputs of a call: one axis of one input, or every axis of one size, also where the size is an
+    element of a vector of integers, such as the shape of a result. The result is like that of `mutations`."""
+    made = []
+    leaves = [(i, j) for i, value in enumerate(call.inputs) for j in (range(len(value)) if isinstance(value, list) else (None,))]
+    for at in leaves:
+        where = definition.input_arg[at[0]].name + ("" if at[1] is None else f"[{at[1]}]")
+        for axis, size in enumerate(leaf(call, at).shape):
+            if size:
+                change = lambda v, axis=axis: sized(v, axis, 0)
+                made.append((f"{where} axis {axis} of size 0", lambda call, at=at, change=change: with_leaf(call, at, change)))
+    for old in sorted({size for at in leaves for size in leaf(call, at).shape if size}):
+        made.append((f"every {old} is 0", lambda call, old=old: everywhere(with_sizes(call, leaves, old, 0), leaves, old, 0)))
+    return made
+
+
+def with_sizes(call, leaves, old, new):
+    """Replaces a size in the vectors of integers of a call."""
+    for at in leaves:
+        value = leaf(call, at)
+        if value.ndim == 1 and value.dtype.kind == "i":
+            call = with_leaf(call, at, lambda v: np.where(v == old, np.array(new, v.dtype), v))
     return call
 
 

@@ -2,6 +2,7 @@
 
 use crate::session::Session;
 use crate::transport::Route;
+use crate::watches::watch;
 use device::Pool;
 use executor::{Executor, fuse};
 use graph::passes::{connect_reductions, number_instances};
@@ -30,7 +31,7 @@ pub(crate) struct RegisteredGraph {
 pub(crate) struct GraphPartition {
     pub(crate) device: DeviceName,
     pub(crate) executor: Arc<Executor>,
-    graph: Graph,
+    pub(crate) graph: Graph,
 }
 
 impl GraphPartition {
@@ -73,7 +74,7 @@ impl GraphPartition {
 
 impl RegisteredGraph {
     /// Compiles a graph whose nodes have full names of the session's devices. Rewrites that concern a single
-    /// device are applied first, as far as the session's options allow them.
+    /// device are applied first, as far as the session's options allow them; none of them to watched graphs.
     ///
     /// # Errors
     /// For a node without a full device name or without a kernel; the message names the node.
@@ -82,13 +83,16 @@ impl RegisteredGraph {
         session: &Session,
         pool: &Arc<Pool>,
         rewrites: &Rewrites,
+        watches: Option<&pb::DebugOptions>,
     ) -> Result<RegisteredGraph, Status> {
         let named = session.devices.attributes().into_iter().map(|d| (d.name, d.incarnation));
         let devices = DeviceSet::new(named);
         let placement = placed_devices(graph, &devices).map_err(placer_failure)?;
         let options = PartitionOptions { devices: &devices, split: Split::Device, names: &session.names };
         let parts = partition(graph, &placement, &options).map_err(placer_failure)?;
-        let fuses = rewrites.allow(Rewrite::Fusion) && graph.len() >= rewrites.least_nodes().unwrap_or(0);
+        let fuses = watches.is_none()
+            && rewrites.allow(Rewrite::Fusion)
+            && graph.len() >= rewrites.least_nodes().unwrap_or(0);
         let compile = |part: placer::Partition| {
             let device = part.device.ok_or_else(|| Status::invalid("a part without a device"))?;
             let numbered = number_instances(part.graph);
@@ -98,6 +102,10 @@ impl RegisteredGraph {
                     fuse(numbered, on).map_err(|e| crate::failure(&e))?
                 }
                 false => numbered,
+            };
+            let graph = match watches {
+                Some(options) => watch(graph, session.devices.find(&device)?, options)?,
+                None => graph,
             };
             GraphPartition::compile(device, graph, session, pool)
         };

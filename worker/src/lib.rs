@@ -28,6 +28,7 @@ mod stats;
 mod steps;
 mod transfers;
 mod transport;
+mod watches;
 mod worker;
 
 pub use collective::{Group, GroupCall, GroupCallId, GroupFinish};

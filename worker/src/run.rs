@@ -100,11 +100,13 @@ impl RunGuard<'_> {
         };
         let recv = fetch(self.step, &run.recv).await?;
         let step_stats = trace.then(|| crate::stats::step_stats(graph, traces));
+        let costs = step_stats.as_ref().filter(|_| run.options.record_costs);
+        let cost_graph = costs.map(|stats| crate::stats::cost_graph(graph, stats));
         let partition_graphs = match run.options.record_partition_graphs {
             true => graph.partition_graphs()?,
             false => Vec::new(),
         };
-        Ok(RunGraphOutcome { recv, step_stats, partition_graphs })
+        Ok(RunGraphOutcome { recv, step_stats, partition_graphs, cost_graph })
     }
 
     /// Waits for the executors' result: until they have ended, until the deadline, or, after the step was

@@ -2,8 +2,10 @@
 
 use crate::graphs::{GraphPartition, RegisteredGraph};
 use executor::{NodeTrace, OutputTrace, Trace};
+use graph::{NodeId, Role};
 use proto::convert::shape_to_proto;
 use proto::pb;
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
 /// Converts the executors' traces to one record per device, whose nodes are in the order in which they ended.
@@ -74,4 +76,47 @@ fn output(output: &OutputTrace) -> pb::NodeOutput {
             }),
         }),
     }
+}
+/// Returns the nodes of all devices with their edges, and the measured times and sizes of those that ran.
+pub(crate) fn cost_graph(graph: &RegisteredGraph, stats: &pb::StepStats) -> pb::CostGraphDef {
+    let mut cost_graph = pb::CostGraphDef::default();
+    for (part, stats) in graph.partitions.iter().zip(&stats.dev_stats) {
+        let first = cost_graph.node.len();
+        let id_of = |id: NodeId| i32::try_from(first + id.index()).unwrap_or(i32::MAX);
+        let mut measured: FxHashMap<&str, (i64, &pb::NodeExecStats)> = FxHashMap::default();
+        for node in &stats.node_stats {
+            let entry = measured.entry(&node.node_name).or_insert((0, node));
+            entry.0 += node.op_end_rel_micros - node.op_start_rel_micros;
+        }
+        for (id, node) in part.graph.nodes() {
+            let ran = measured.get(&*node.name);
+            let outputs = ran.into_iter().flat_map(|(_, stats)| &stats.output).filter_map(|output| {
+                let tensor = output.tensor_description.as_ref()?;
+                let size = tensor.allocation_description.as_ref().map_or(0, |made| made.allocated_bytes);
+                let (shape, dtype) = (tensor.shape.clone(), tensor.dtype);
+                Some(pb::cost_graph_def::node::OutputInfo { size, alias_input_port: -1, shape, dtype })
+            });
+            let inputs = part.graph.inputs(id);
+            cost_graph.node.push(pb::cost_graph_def::Node {
+                name: node.name.to_string(),
+                device: part.device.to_string(),
+                id: id_of(id),
+                input_info: inputs
+                    .iter()
+                    .map(|input| pb::cost_graph_def::node::InputInfo {
+                        preceding_node: id_of(input.node),
+                        preceding_port: i32::try_from(input.index).unwrap_or(i32::MAX),
+                    })
+                    .collect(),
+                output_info: outputs.collect(),
+                control_input: part.graph.control_inputs(id).iter().map(|&from| id_of(from)).collect(),
+                compute_cost: ran.map_or(0, |(time, _)| *time),
+                compute_time: ran.map_or(0, |(time, _)| *time),
+                is_final: node.op.role() == Role::Send,
+                inaccurate: ran.is_none(),
+                ..Default::default()
+            });
+        }
+    }
+    cost_graph
 }

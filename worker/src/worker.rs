@@ -274,7 +274,9 @@ impl Worker {
             let only_graph_options =
                 || ConfigProto { graph_options: part.graph_options, ..Default::default() };
             let rewrites = Rewrites::of(&part.config.unwrap_or_else(only_graph_options));
-            let mut graph = RegisteredGraph::compile(&part.graph, &session, &pool, &rewrites)?;
+            let watches = part.debug_options.filter(|options| !options.debug_tensor_watch_opts.is_empty());
+            let mut graph =
+                RegisteredGraph::compile(&part.graph, &session, &pool, &rewrites, watches.as_ref())?;
             graph.collective_graph_key = part.collective_graph_key;
             // The handshakes of the links begin before the first step, so that the step finds the links open.
             graph.receivers.iter().for_each(|route| drop(route.link_or_connect(&link_table)));

@@ -32,6 +32,7 @@ mod dataset_options;
 mod dataset_query;
 mod dataset_source;
 mod dataset_transform;
+mod debug;
 mod diagonal;
 mod edit_distance;
 pub mod einsum;
@@ -143,6 +144,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     constant,
     control_flow,
     conv,
+    debug,
     diagonal,
     edit_distance,
     einsum,

@@ -20,6 +20,7 @@ use proto::{Status, convert, pb};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -63,6 +64,8 @@ pub(crate) struct Session {
     partial_runs: Mutex<PartialRuns>,
     step_sequences: Arc<StepSequences>,
     retained_steps: RetainedSteps,
+    /// The number of whole steps that have begun.
+    steps_begun: AtomicU64,
     closed: CancellationToken,
     /// The status of the steps that the end of the session interrupts; set when the session ends.
     end: OnceLock<Status>,
@@ -116,6 +119,7 @@ impl Session {
             partial_runs: Mutex::default(),
             step_sequences: Arc::default(),
             retained_steps: RetainedSteps::default(),
+            steps_begun: AtomicU64::new(0),
             closed: CancellationToken::new(),
             end: OnceLock::new(),
             steps: TaskTracker::new(),

@@ -2,7 +2,7 @@
 
 use super::{Session, closed_by_client};
 use crate::callables::{self, Callable};
-use crate::options::{check_partial, executor_options};
+use crate::options::{check_partial, executor_options, requests_costs, watches};
 use crate::partial_run::PartialRun;
 use crate::plan::{Plan, PlanOwner, PlanRequest};
 use crate::signature::{Signature, without_zero_port};
@@ -11,6 +11,7 @@ use graph::{Code, Tensor};
 use proto::link::{Extent, PartialRunSetup, RunCallable, RunCallableOutcome, RunStep, RunStepOutcome};
 use proto::{Status, pb};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// The largest number of partial runs in progress per session.
@@ -60,9 +61,11 @@ impl Session {
         deadline: Option<Instant>,
     ) -> Result<RunStepOutcome, Status> {
         self.context.ignored_options.run(&run.options);
-        let options = executor_options(&run.options, &self.config)?;
+        let mut options = executor_options(&run.options, &self.config)?;
+        let number = self.steps_begun.fetch_add(1, Ordering::Relaxed) + 1;
+        options.record_costs = requests_costs(&self.config, number);
         let feeds = || run.feeds.iter().map(|feed| &feed.0);
-        let signature = Signature::new(feeds(), &run.fetches, &run.targets);
+        let signature = Signature::new(feeds(), &run.fetches, &run.targets).watched_by(watches(&run.options));
         let requested = || pb::CallableOptions {
             feed: feeds().cloned().collect(),
             fetch: run.fetches.clone(),

@@ -53,6 +53,7 @@ pub fn register_graph_to_proto(part: &RegisterGraph) -> Result<pb::RegisterGraph
         session_handle: part.session.to_string(),
         graph_def: graph_to_bytes(&part.graph, DefaultAttrs::Strip)?,
         graph_options: part.graph_options.clone(),
+        debug_options: part.debug_options.clone(),
         create_worker_session_called: !part.session.is_empty(),
         collective_graph_key: part.collective_graph_key,
         config_proto: part.config.clone(),
@@ -70,6 +71,7 @@ pub fn register_graph_from_proto(
         graph: graph_from_bytes(request.graph_def, &mut Budget::default())?,
         graph_options: request.graph_options,
         config: request.config_proto,
+        debug_options: request.debug_options,
         collective_graph_key: request.collective_graph_key,
         deadline,
     })
@@ -124,6 +126,7 @@ pub fn outcome_to_proto(outcome: RunGraphOutcome) -> pb::RunGraphResponse {
         recv: recv.collect(),
         step_stats: outcome.step_stats,
         partition_graph: outcome.partition_graphs,
+        cost_graph: outcome.cost_graph,
         ..Default::default()
     }
 }
@@ -147,6 +150,7 @@ pub fn outcome_from_proto(
         recv: keys.iter().map(&mut take).collect::<Result<_, _>>()?,
         step_stats: response.step_stats,
         partition_graphs: response.partition_graph,
+        cost_graph: response.cost_graph,
     })
 }
 

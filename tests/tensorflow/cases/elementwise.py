@@ -52,6 +52,16 @@ def leaky(c):
     yield Call(c.special(), alpha=0.3)
 
 
+@case("Copy", "CopyHost", "DebugIdentity", "DebugNanCount", "DebugNumericSummary")
+def watched(c):
+    yield Call(c.values())
+    yield Call(c.values((0, 2)))
+    if c.is_float():
+        yield Call(np.array([1, np.nan, -np.inf, 0, -2, np.inf], c.dtype()))
+    if c.op == "DebugNumericSummary":
+        yield Call(c.values(), lower_bound=-3.0, upper_bound=2.0, mute_if_healthy=True)
+
+
 @case("CheckNumerics", "CheckNumericsV2")
 def numerics(c):
     for shape in SHAPES:

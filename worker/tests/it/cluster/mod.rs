@@ -210,6 +210,7 @@ impl Session {
                 graph: part.graph,
                 graph_options: None,
                 config: None,
+                debug_options: None,
                 collective_graph_key: 0,
                 deadline: soon(),
             };

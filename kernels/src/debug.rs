@@ -1,0 +1,206 @@
+//! Kernels of the debugger: they write a watched tensor, or numbers about it, to the debug URLs of their node.
+
+use crate::numeric::dispatch::{PLAIN, REALS, dispatch};
+use crate::objects::debug_dump::{DumpTarget, Watched};
+use crate::objects::io::blocking;
+use device::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit};
+use device::value::Value;
+use device::{Error, Result};
+use graph::{Bool8, DType, Shape, Tensor};
+use num_traits::ToPrimitive;
+use smallvec::smallvec;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("Copy", &[], |_| Kernel::sync(pass)).brief(),
+    KernelDef::of("CopyHost", &[], |_| Kernel::sync(pass)).brief(),
+    KernelDef::of("DebugIdentity", &[], |init| {
+        watch(init, "DebugIdentity", |watched| Ok(Observation { publish: None, output: watched.cloned() }))
+    }),
+    KernelDef::of("DebugNanCount", &[("T", REALS)], |init| {
+        watch(init, "DebugNanCount", |watched| {
+            let nans = watched.map(numbers).transpose()?.unwrap_or_default();
+            let nans = nans.iter().filter(|x| x.is_nan()).count();
+            Ok(Observation::of(Tensor::vector(&[nans as i64])?, true))
+        })
+    }),
+    KernelDef::of("DebugNumericSummary", &[("T", PLAIN)], |init| {
+        let bounds = (init.attr::<f32>("lower_bound")?.into(), init.attr::<f32>("upper_bound")?.into());
+        let (mutes, dtype) = (init.attr::<bool>("mute_if_healthy")?, init.input_type(0));
+        watch(init, "DebugNumericSummary", move |watched| {
+            let summary = Summary::of(watched, bounds)?;
+            let is_muted = mutes && summary.is_healthy();
+            Ok(Observation::of(summary.tensor(dtype)?, !is_muted))
+        })
+    }),
+];
+
+fn pass(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let value = ctx.take_value(0);
+    ctx.set_output(0, value);
+    Ok(())
+}
+
+/// The result of a debug op.
+struct Observation {
+    /// Whether the output is published, instead of the watched tensor; `None` for the watched tensor itself.
+    publish: Option<bool>,
+    output: Option<Tensor>,
+}
+
+impl Observation {
+    fn of(output: Tensor, is_published: bool) -> Observation {
+        Observation { publish: Some(is_published), output: Some(output) }
+    }
+}
+
+/// Makes the kernel of a debug op. `observe` gets the watched tensor, or `None` for a variable without a value.
+fn watch(
+    init: &KernelInit<'_>,
+    op: &str,
+    observe: impl Fn(Option<&Tensor>) -> Result<Observation> + Send + Sync + 'static,
+) -> Result<Kernel> {
+    let target = DumpTarget::of_node(init, op)?;
+    // A gate closes URLs that are no files; with no other URL, the op does nothing.
+    let is_gated = init.attr::<bool>("gated_grpc")? && target.is_empty();
+    let (dtype, output_dtype) = (init.input_type(0), init.output_type(0));
+    blocking(move |ctx: &mut AsyncContext| {
+        let value = std::mem::take(&mut ctx.inputs[0]);
+        let watched = match &value {
+            Value::Host(tensor) => Some(tensor.clone()),
+            Value::Ref(variable) => variable.lock().clone(),
+            other => return Err(Error::internal(format!("a tensor is watched, not {other:?}"))),
+        };
+        if is_gated {
+            return Ok(smallvec![Value::Host(Tensor::zeros(output_dtype, Shape::new(&[0])?)?)]);
+        }
+        let Observation { publish, output } = observe(watched.as_ref())?;
+        match publish {
+            None => target.publish(watched.as_ref().map_or(Watched::Uninitialized(dtype), Watched::Value))?,
+            Some(true) => {
+                target.publish(output.as_ref().map_or(Watched::Uninitialized(dtype), Watched::Value))?
+            }
+            Some(false) => {}
+        }
+        let output = match output {
+            Some(output) => output,
+            None => Tensor::zeros(output_dtype, Shape::new(&[0])?)?,
+        };
+        Ok(smallvec![Value::Host(output)])
+    })
+}
+
+/// Returns the elements of a tensor as 64-bit floats.
+fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
+    if tensor.dtype() == DType::Bool {
+        return Ok(tensor.values::<Bool8>()?.iter().map(|&x| f64::from(u8::from(x.get()))).collect());
+    }
+    dispatch!(real, tensor.dtype(), T => {
+        Ok(tensor.values::<T>()?.iter().map(|x| x.to_f64().unwrap_or(f64::NAN)).collect())
+    })
+}
+
+/// The numbers of `DebugNumericSummary`, in the order of its output.
+struct Summary {
+    is_initialized: bool,
+    count: usize,
+    nan: usize,
+    negative_infinite: usize,
+    negative: usize,
+    zero: usize,
+    positive: usize,
+    positive_infinite: usize,
+    minimum: f64,
+    maximum: f64,
+    mean: f64,
+    variance: f64,
+    dims: Vec<usize>,
+}
+
+impl Summary {
+    /// Counts the elements of a tensor. Finite elements beyond the bounds count as infinite.
+    fn of(watched: Option<&Tensor>, (lower, upper): (f64, f64)) -> Result<Summary> {
+        let values = watched.map(numbers).transpose()?.unwrap_or_default();
+        let mut summary = Summary {
+            is_initialized: watched.is_some(),
+            count: values.len(),
+            nan: 0,
+            negative_infinite: 0,
+            negative: 0,
+            zero: 0,
+            positive: 0,
+            positive_infinite: 0,
+            minimum: f64::INFINITY,
+            maximum: f64::NEG_INFINITY,
+            mean: f64::NAN,
+            variance: f64::NAN,
+            dims: watched.map(|tensor| tensor.shape().dims().to_vec()).unwrap_or_default(),
+        };
+        for &x in &values {
+            let counter = if x.is_nan() {
+                &mut summary.nan
+            } else if x == f64::NEG_INFINITY || (x.is_finite() && lower.is_finite() && x <= lower) {
+                &mut summary.negative_infinite
+            } else if x == f64::INFINITY || (x.is_finite() && upper.is_finite() && x >= upper) {
+                &mut summary.positive_infinite
+            } else if x < 0.0 {
+                &mut summary.negative
+            } else if x > 0.0 {
+                &mut summary.positive
+            } else {
+                &mut summary.zero
+            };
+            *counter += 1;
+        }
+        let finite = || values.iter().copied().filter(|x| x.is_finite());
+        let count = finite().count() as f64;
+        if count > 0.0 {
+            summary.minimum = finite().fold(f64::INFINITY, f64::min);
+            summary.maximum = finite().fold(f64::NEG_INFINITY, f64::max);
+            let mean = finite().sum::<f64>() / count;
+            summary.mean = mean;
+            summary.variance = finite().map(|x| (x - mean) * (x - mean)).sum::<f64>() / count;
+        }
+        Ok(summary)
+    }
+
+    /// Returns whether the tensor has neither NaN nor an infinity, nor an element beyond the bounds.
+    fn is_healthy(&self) -> bool {
+        self.nan == 0 && self.negative_infinite == 0 && self.positive_infinite == 0
+    }
+
+    fn tensor(&self, dtype: DType) -> Result<Tensor> {
+        let counts = [
+            usize::from(self.is_initialized),
+            self.count,
+            self.nan,
+            self.negative_infinite,
+            self.negative,
+            self.zero,
+            self.positive,
+            self.positive_infinite,
+        ];
+        let mut values: Vec<f64> = counts.iter().map(|&count| count as f64).collect();
+        values.extend([self.minimum, self.maximum, self.mean, self.variance]);
+        values.extend([f64::from(dtype.number()), self.dims.len() as f64]);
+        values.extend(self.dims.iter().map(|&size| size as f64));
+        Ok(Tensor::vector(&values)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run_op;
+
+    #[test]
+    fn a_numeric_summary_counts_the_kinds_of_elements() -> Result<()> {
+        let x = Tensor::try_from([f32::NAN, f32::NEG_INFINITY, -2.0, 0.0, 4.0, 9.0])?;
+        let attrs = [("T", DType::Float.into()), ("upper_bound", 8.0f32.into())];
+        let summary = run_op("DebugNumericSummary", std::slice::from_ref(&x), &attrs)?.swap_remove(0);
+        let expected = [1.0, 6.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -2.0, 9.0, 2.75, 18.1875, 1.0, 1.0, 6.0];
+        assert_eq!(summary.values::<f64>()?, expected);
+        let nans = run_op("DebugNanCount", &[x], &attrs[..1])?;
+        assert_eq!(nans[0].values::<i64>()?, [1]);
+        Ok(())
+    }
+}
