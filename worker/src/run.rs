@@ -90,7 +90,8 @@ impl RunGuard<'_> {
     ) -> Result<RunGraphOutcome, Status> {
         feed(self.step, run.send)?;
         let trace = run.options.record_timeline || run.options.record_costs;
-        if trace {
+        // The master fetches the records of transfers only for a timeline.
+        if run.options.record_timeline {
             self.worker.transfers.trace(run.step_id);
         }
         let mut ended = start(step_run, graph, trace, collectives);
