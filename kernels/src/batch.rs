@@ -75,14 +75,13 @@ impl Answer {
         });
         match registered {
             Ok(registration) => {
-                // The registration ends with the answer.
-                let done = answer.0.lock().take();
-                if let Some(done) = done {
-                    let ended: Done = Box::new(move |result| {
+                // The registration ends with the answer. A cancellation meanwhile waits for the lock.
+                let mut held = answer.0.lock();
+                if let Some(done) = held.take() {
+                    *held = Some(Box::new(move |result| {
                         step.cancellation.deregister(registration);
                         done(result);
-                    });
-                    *answer.0.lock() = Some(ended);
+                    }));
                 }
             }
             Err(error) => answer.give(Err(error)),

@@ -167,13 +167,12 @@ fn channels_last(shape: &Shape, format: DataFormat) -> Result<Shape> {
 fn backprop_input<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
     let (filter, dy, dtype) = (ctx.input(1)?, ctx.input(2)?, ctx.input(2)?.dtype());
     let shape = input_shape(ctx, conv)?;
-    // The gradient is zero if any operand is empty. TensorFlow does not compare the shapes then.
-    if [&shape, filter.shape(), dy.shape()].iter().any(|shape| shape.num_elements() == 0) {
+    let sizes = conv.sizes(&shape, filter.shape())?;
+    check_out_backprop(ctx, conv, &sizes, dy)?;
+    if shape.num_elements() == 0 || dy.num_elements() == 0 {
         ctx.set_output(0, Tensor::zeros(dtype, shape)?);
         return Ok(());
     }
-    let sizes = conv.sizes(&shape, filter.shape())?;
-    check_out_backprop(ctx, conv, &sizes, dy)?;
     let (dy, filter) = (load(dy, conv.format)?, load(filter, DataFormat::Nhwc)?);
     let (dy, filter) = (dy.values::<W>()?, filter.values::<W>()?);
     let shape = channels_last(&shape, conv.format)?;
@@ -202,27 +201,29 @@ fn backprop_input<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result
 fn backprop_filter<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
     let (input, dy, dtype) = (ctx.input(0)?, ctx.input(2)?, ctx.input(2)?.dtype());
     let shape = Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?;
-    // The gradient is zero if any operand is empty. TensorFlow does not compare the shapes then.
-    if [input.shape(), &shape, dy.shape()].iter().any(|shape| shape.num_elements() == 0) {
+    if shape.num_elements() == 0 {
         ctx.set_output(0, Tensor::zeros(dtype, shape)?);
         return Ok(());
     }
     let sizes = conv.sizes(input.shape(), &shape)?;
     check_out_backprop(ctx, conv, &sizes, dy)?;
-    let gradient = FilterGradient::new(&sizes).filter(|_| is_single::<W>());
+    let gradient = FilterGradient::new(&sizes).filter(|_| is_single::<W>() && dy.num_elements() > 0);
     let mut dw = match gradient {
         Some(_) => Tensor::unspecified(W::DTYPE, shape)?,
         None => Tensor::zeros(W::DTYPE, shape)?,
     };
-    let (input, dy) = (load(input, conv.format)?, load(dy, conv.format)?);
-    let (input, dy) = (input.values::<W>()?, dy.values::<W>()?);
-    match gradient {
-        Some(gradient) => gradient.write(
-            bytemuck::cast_slice(input),
-            bytemuck::cast_slice(dy),
-            bytemuck::cast_slice_mut(dw.values_mut::<W>()?),
-        )?,
-        None => PatchProduct::new(sizes)?.filter_gradient(input, dy, dw.values_mut::<W>()?),
+    if dy.num_elements() > 0 {
+        let (input, dy) = (load(input, conv.format)?, load(dy, conv.format)?);
+        let (input, dy) = (input.values::<W>()?, dy.values::<W>()?);
+        let dw = dw.values_mut::<W>()?;
+        match gradient {
+            Some(gradient) => gradient.write(
+                bytemuck::cast_slice(input),
+                bytemuck::cast_slice(dy),
+                bytemuck::cast_slice_mut(dw),
+            )?,
+            None => PatchProduct::new(sizes)?.filter_gradient(input, dy, dw),
+        }
     }
     let dw = store(dw, dtype, DataFormat::Nhwc)?;
     ctx.set_output(0, dw);

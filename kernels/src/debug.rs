@@ -1,6 +1,6 @@
 //! Kernels of the debugger: they write a watched tensor, or numbers about it, to the debug URLs of their node.
 
-use crate::numeric::dispatch::{PLAIN, REALS, dispatch};
+use crate::numeric::dispatch::{REALS, dispatch};
 use crate::objects::debug_dump::{DumpTarget, Watched};
 use crate::objects::io::blocking;
 use device::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit};
@@ -23,7 +23,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(Observation::of(Tensor::vector(&[nans as i64])?, true))
         })
     }),
-    KernelDef::of("DebugNumericSummary", &[("T", PLAIN)], |init| {
+    KernelDef::of("DebugNumericSummary", &[("T", SUMMARIZED)], |init| {
         let bounds = (init.attr::<f32>("lower_bound")?.into(), init.attr::<f32>("upper_bound")?.into());
         let (mutes, dtype) = (init.attr::<bool>("mute_if_healthy")?, init.input_type(0));
         watch(init, "DebugNumericSummary", move |watched| {
@@ -32,6 +32,21 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(Observation::of(summary.tensor(dtype)?, !is_muted))
         })
     }),
+];
+
+/// The types that TensorFlow's kernel summarizes: no 16-bit floats.
+const SUMMARIZED: &[DType] = &[
+    DType::Float,
+    DType::Double,
+    DType::Bool,
+    DType::Int8,
+    DType::Int16,
+    DType::Int32,
+    DType::Int64,
+    DType::UInt8,
+    DType::UInt16,
+    DType::UInt32,
+    DType::UInt64,
 ];
 
 fn pass(ctx: &mut KernelContext<'_>) -> Result<()> {

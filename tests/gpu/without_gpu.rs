@@ -16,10 +16,12 @@ fn doctor_reports_libraries_and_gpus() -> Fallible {
     for library in ["libcuda ", "libnvrtc ", "libcublas ", "libcublasLt ", "libcudnn ", "libnccl "] {
         assert_eq!(text.lines().filter(|line| line.starts_with(library)).count(), 1, "{library}: {text}");
     }
-    let last = text.lines().last().unwrap_or_default();
     match gpus::find_gpus(&gpu_options::GpuSelection::All) {
-        Ok(_) => assert!(last.starts_with("device: "), "{text}"),
-        Err(error) => assert_eq!(last, format!("no GPU: {error}")),
+        Ok(_) => assert!(text.lines().any(|line| line.starts_with("device: ")), "{text}"),
+        Err(error) => assert!(text.lines().any(|line| line == format!("no GPU: {error}")), "{text}"),
+    }
+    for fact in ["shared memory", "RDMA"] {
+        assert!(text.contains(fact), "{fact}: {text}");
     }
     Ok(())
 }

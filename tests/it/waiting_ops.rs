@@ -12,6 +12,9 @@ use std::sync::Arc;
 const FILE_OPS: &[&str] = &[
     "CloseSummaryWriter",
     "CreateSummaryFileWriter",
+    "DebugIdentity",
+    "DebugNanCount",
+    "DebugNumericSummary",
     "FlushSummaryWriter",
     "ImportEvent",
     "MatchingFiles",

@@ -44,13 +44,14 @@ fn of_attr(attr: &AttrSpec) -> Value {
     })
 }
 
-/// Converts an attribute's value to JSON; floats become the nearest doubles.
+/// Converts an attribute's value to JSON; floats become the nearest doubles, infinities text.
 pub fn value(value: &AttrValue) -> Value {
     let text = |s: &[u8]| String::from_utf8_lossy(s).into_owned();
     match value {
         AttrValue::Str(s) => json!(text(s)),
         AttrValue::Int(i) => json!(i),
-        AttrValue::Float(f) => json!(f64::from(*f)),
+        AttrValue::Float(f) if f.is_finite() => json!(f64::from(*f)),
+        AttrValue::Float(f) => json!(f.to_string()),
         AttrValue::Bool(b) => json!(b),
         AttrValue::Type(t) => json!(t.name()),
         AttrValue::Shape(s) => shape(s),

@@ -1,5 +1,6 @@
 """Compares our op table (a JSON file, the argument) with TensorFlow's registry, in every field that clients see."""
 import json
+import math
 import sys
 
 from tensorflow.core.framework import types_pb2
@@ -27,7 +28,7 @@ def value(proto, kind):
 
 
 def item(field, x):
-    return {"s": lambda: x.decode(), "type": lambda: dtype(x), "shape": lambda: shape(x), "tensor": lambda: str(tensor_util.MakeNdarray(x).tolist())}.get(field, lambda: x)()
+    return {"s": lambda: x.decode(), "f": lambda: x if math.isfinite(x) else str(x), "type": lambda: dtype(x), "shape": lambda: shape(x), "tensor": lambda: str(tensor_util.MakeNdarray(x).tolist())}.get(field, lambda: x)()
 
 
 def arg(proto):

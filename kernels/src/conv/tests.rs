@@ -241,13 +241,6 @@ fn empty_operands() -> Result<()> {
     assert_eq!(run_op("Conv2DBackpropFilter", &dw, &attrs)?[0], zeros(&[3, 2, 3, 4])?);
     let dx = [Tensor::try_from([1i32, 2, 6, 3])?, zeros(&[3, 2, 3, 4])?, zeros(&[1, 0, 5, 4])?];
     assert_eq!(run_op("Conv2DBackpropInput", &dx, &attrs)?[0], zeros(&[1, 2, 6, 3])?);
-    // With an empty operand, the other shapes need not fit.
-    let dx = [Tensor::try_from([1i32, 7, 6, 3])?, zeros(&[3, 0, 3, 4])?, zeros(&[1, 5, 5, 4])?];
-    for op in ["Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput"] {
-        assert_eq!(run_op(op, &dx, &attrs)?[0], zeros(&[1, 7, 6, 3])?);
-    }
-    let dw = [zeros(&[1, 7, 6, 0])?, Tensor::try_from([3i32, 2, 3, 4])?, zeros(&[1, 5, 5, 4])?];
-    assert_eq!(run_op("Conv2DBackpropFilter", &dw, &attrs)?[0], zeros(&[3, 2, 3, 4])?);
     Ok(())
 }
 

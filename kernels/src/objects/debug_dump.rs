@@ -43,7 +43,7 @@ impl DumpTarget {
     pub fn of_node(init: &KernelInit<'_>, op: &str) -> Result<DumpTarget> {
         let tensor = init.attr::<String>("tensor_name")?;
         let (node, slot) = match tensor.split_once(':') {
-            None => (tensor.as_str(), Some(0)),
+            None => (tensor.as_str(), (!tensor.is_empty()).then_some(0)),
             Some((node, slot)) => (node, slot.parse().ok()),
         };
         let Some(slot) = slot else { device::invalid!("Failed to parse tensor name: \"{tensor}\"") };

@@ -54,12 +54,13 @@ def leaky(c):
 
 @case("Copy", "CopyHost", "DebugIdentity", "DebugNanCount", "DebugNumericSummary")
 def watched(c):
-    yield Call(c.values())
-    yield Call(c.values((0, 2)))
+    named = {"tensor_name": "x:0"}
+    yield Call(c.values(), **named)
+    yield Call(c.values((0, 2)), **named)
     if c.is_float():
-        yield Call(np.array([1, np.nan, -np.inf, 0, -2, np.inf], c.dtype()))
+        yield Call(np.array([1, np.nan, -np.inf, 0, -2, np.inf], c.dtype()), **named)
     if c.op == "DebugNumericSummary":
-        yield Call(c.values(), lower_bound=-3.0, upper_bound=2.0, mute_if_healthy=True)
+        yield Call(c.values(), lower_bound=-3.0, upper_bound=2.0, mute_if_healthy=True, **named)
 
 
 @case("CheckNumerics", "CheckNumericsV2")
