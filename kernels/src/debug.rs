@@ -210,11 +210,12 @@ mod tests {
     #[test]
     fn a_numeric_summary_counts_the_kinds_of_elements() -> Result<()> {
         let x = Tensor::try_from([f32::NAN, f32::NEG_INFINITY, -2.0, 0.0, 4.0, 9.0])?;
-        let attrs = [("T", DType::Float.into()), ("upper_bound", 8.0f32.into())];
+        let attrs =
+            [("T", DType::Float.into()), ("tensor_name", "x:0".into()), ("upper_bound", 8.0f32.into())];
         let summary = run_op("DebugNumericSummary", std::slice::from_ref(&x), &attrs)?.swap_remove(0);
-        let expected = [1.0, 6.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -2.0, 9.0, 2.75, 18.1875, 1.0, 1.0, 6.0];
+        let expected = [1.0, 6.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -2.0, 9.0, 2.75, 17.6875, 1.0, 1.0, 6.0];
         assert_eq!(summary.values::<f64>()?, expected);
-        let nans = run_op("DebugNanCount", &[x], &attrs[..1])?;
+        let nans = run_op("DebugNanCount", &[x], &attrs[..2])?;
         assert_eq!(nans[0].values::<i64>()?, [1]);
         Ok(())
     }

@@ -42,6 +42,7 @@ fn layer(is_ref: bool) -> Fallible<Graph> {
             .name(name)
             .attr("dtype", DType::Float)
             .attr("shape", PartialShape::of_dims(dims.iter().map(|&size| Some(size))))
+            .attr("shared_name", name)
             .output()
     };
     let (w, b) = (of("w", &[4, 3]), of("b", &[3]));
@@ -118,6 +119,7 @@ fn table(is_ref: bool) -> Fallible<Graph> {
             .name(name)
             .attr("dtype", DType::Float)
             .attr("shape", PartialShape::of_dims([Some(5), Some(2)]))
+            .attr("shared_name", name)
             .output()
     };
     let (w, slot) = (of("w"), of("slot"));
