@@ -47,7 +47,7 @@ fn spectrogram(init: &KernelInit<'_>) -> Result<Kernel> {
         let count = if samples < window { 0 } else { (samples - window) / stride + 1 };
         let frequencies = length / 2 + 1;
         let mut out = Tensor::zeros(graph::DType::Float, Shape::new(&[channels, count, frequencies])?)?;
-        if count > 0 {
+        if samples >= window {
             let weights: Vec<f64> = (0..window)
                 .map(|i| 0.5 - 0.5 * (std::f64::consts::TAU * i as f64 / window as f64).cos())
                 .collect();

@@ -163,7 +163,7 @@ fn permuted(values: &Tensor, from: &str, to: &str) -> Result<Tensor> {
         invalid!("Format specifier must contain H and W for 2D values, got {from} and {to}");
     }
     let flat = values.to_i64s()?;
-    let width = if count == 0 { 1 } else { flat.len() / count };
+    let width = flat.len().checked_div(count).unwrap_or(1);
     let mut out = vec![0; flat.len()];
     for (i, place) in permutation(&from, &to)?.into_iter().enumerate() {
         out[place * width..(place + 1) * width].copy_from_slice(&flat[i * width..(i + 1) * width]);

@@ -62,7 +62,7 @@ pub(crate) fn requests_costs(session: &pb::ConfigProto, step: u64) -> bool {
     let Some(options) = &session.graph_options else { return false };
     let every = u64::try_from(options.build_cost_model).unwrap_or(0);
     let after = u64::try_from(options.build_cost_model_after).unwrap_or(0);
-    every > 0 && step > after && (step - after) % every == 0
+    every > 0 && step > after && (step - after).is_multiple_of(every)
 }
 
 /// Returns the key of the collective group that a run belongs to, or 0 if the run belongs to no group.

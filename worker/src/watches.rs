@@ -10,6 +10,7 @@ use proto::convert::{DefaultAttrs, graph_to_bytes};
 use proto::{Status, pb};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
+use std::collections::hash_map::Entry;
 
 /// The debug ops and URLs of a tensor.
 #[derive(Clone, Debug, Default)]
@@ -106,11 +107,13 @@ pub(crate) fn watch(graph: Graph, device: &Device, options: &pb::DebugOptions) -
                 edges.push(Edge::data(input, id, to));
                 continue;
             };
-            if !watchers.contains_key(&input) {
-                let made = add_watchers(&graph, &mut nodes, &mut edges_of_watchers, input, watch, device)?;
-                watchers.insert(input, made);
-            }
-            let Some(watchers) = watchers.get(&input) else { continue };
+            let watchers = match watchers.entry(input) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(free) => {
+                    let edges = &mut edges_of_watchers;
+                    free.insert(add_watchers(&graph, &mut nodes, edges, input, watch, device)?)
+                }
+            };
             let takes_reference = types.get(slot).is_some_and(|port| port.is_ref);
             let read = if takes_reference { input } else { Output { node: watchers.copy, index: 0 } };
             edges.push(Edge::data(read, id, to));
@@ -200,8 +203,11 @@ fn add_watchers(
     Ok(Watchers { copy, debug })
 }
 
+/// A debug op, and the attributes that its watch sets.
+type DebugOp<'a> = (&'a str, Vec<(String, AttrValue)>);
+
 /// Splits a debug op of the form `Op(attribute=value;attribute=value)`.
-fn parse(text: &str) -> Result<(&str, Vec<(String, AttrValue)>), Status> {
+fn parse(text: &str) -> Result<DebugOp<'_>, Status> {
     let Some((name, rest)) = text.split_once('(') else { return Ok((text, Vec::new())) };
     let malformed = || refused(format!("Malformed attributes in debug op name \"{text}\""));
     let inner = rest.strip_suffix(')').ok_or_else(malformed)?;

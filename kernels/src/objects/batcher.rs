@@ -41,7 +41,7 @@ struct PendingBatch {
     number: u64,
     rows: usize,
     tasks: Vec<BatchTask<Box<dyn Any + Send>>>,
-    run: Arc<dyn Fn(Vec<BatchTask<Box<dyn Any + Send>>>, Box<dyn FnOnce() + Send>) + Send + Sync>,
+    run: RunBatch<Box<dyn Any + Send>>,
 }
 
 #[derive(Default)]

@@ -236,7 +236,7 @@ mod tests {
         close(fresnel_cosine(1.0), 0.779_893_400_376_822_9);
         close(fresnel_sine(1.0), 0.438_259_147_390_354_8);
         close(normal_quantile(0.975), 1.959_963_984_540_054);
-        close(inverse_erf(0.5), 0.476_936_276_204_469_87);
+        close(inverse_erf(0.5), 0.476_936_276_204_469_9);
     }
 
     #[test]
