@@ -57,7 +57,7 @@ fn pass(ctx: &mut KernelContext<'_>) -> Result<()> {
 
 /// The result of a debug op.
 struct Observation {
-    /// Whether the output is published, instead of the watched tensor; `None` for the watched tensor itself.
+    /// True if the output is published, false if nothing is; `None` publishes the watched tensor itself.
     publish: Option<bool>,
     output: Option<Tensor>,
 }

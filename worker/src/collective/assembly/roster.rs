@@ -82,7 +82,7 @@ enum Place {
     Member { known: i64 },
     /// Waits for the next epoch.
     Candidate { has_values: bool },
-    /// Of the present epoch, and has ended its training after a step.
+    /// A member of the present epoch that has ended its training after a step.
     Finished { step: i64 },
 }
 
