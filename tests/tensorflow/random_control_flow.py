@@ -54,7 +54,8 @@ class Program:
                 found = tf.gradients(value, inputs)
             except (NotImplementedError, TypeError, AttributeError, ValueError, LookupError):
                 return []
-        return [gradient for gradient in found if gradient is not None]
+        # A gradient may be a node of a branch, which has no value when the branch is not taken.
+        return [gradient for gradient in found if gradient is not None and gradient.graph.is_fetchable(gradient)]
 
     def device(self):
         if not self.spreads:
