@@ -2,8 +2,14 @@
 
 use super::Fallible;
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The longest that a command of a test may run. A client waits for ever when TensorFlow's server ends during its step.
+const COMMAND_DEADLINE: Duration = Duration::from_secs(600);
 
 /// Returns the interpreter of the virtual environment `name` below `target/`; creates the environment if it is missing
 /// or has other packages.
@@ -30,14 +36,53 @@ pub fn ensure_environment(name: &str, packages: &[&str]) -> Fallible<PathBuf> {
     Ok(python)
 }
 
-/// Runs a command to its end and returns its standard output; if the command exits with an error, fails with all of the
-/// command's output.
+/// Runs a command to its end and returns its standard output; if the command exits with an error or runs too long, fails
+/// with all of the command's output.
 pub fn run(command: &mut Command) -> Fallible<String> {
-    let output = command.output()?;
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    standard_output(child).map_err(|error| format!("{command:?} {error}").into())
+}
+
+/// Waits for a process and returns its standard output; if the process exits with an error or runs too long, fails with
+/// all of its output.
+pub fn standard_output(child: Child) -> Fallible<String> {
+    let output = output(child)?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(stdout);
     }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{command:?} ended with {}\n{stdout}\n{stderr}", output.status).into())
+    Err(format!("ended with {}\n{stdout}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into())
+}
+
+/// Waits for a process whose output is piped, and kills it at the deadline.
+fn output(mut child: Child) -> Fallible<Output> {
+    let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
+    let deadline = Instant::now() + COMMAND_DEADLINE;
+    let mut is_late = false;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if Instant::now() > deadline && !is_late {
+            is_late = true;
+            child.kill()?;
+        }
+        thread::park_timeout(Duration::from_millis(20));
+    };
+    let [stdout, stderr] = [stdout, stderr].map(|reader| reader.join().unwrap_or_default());
+    if is_late {
+        let texts = [&stdout, &stderr].map(|text| String::from_utf8_lossy(text));
+        return Err(format!("did not end within {COMMAND_DEADLINE:?}\n{}\n{}", texts[0], texts[1]).into());
+    }
+    Ok(Output { status, stdout, stderr })
+}
+
+/// Starts a thread that reads a pipe to its end.
+fn reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // The bytes before an error are shown.
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        bytes
+    })
 }

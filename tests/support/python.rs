@@ -1,7 +1,7 @@
 //! A Python environment with TensorFlow, which tests use as the reference for results and as the client of a
 //! cluster.
 
-pub use super::environment::run;
+pub use super::environment::{run, standard_output as finish};
 
 use super::{Fallible, environment};
 use std::path::{Path, PathBuf};
@@ -32,15 +32,4 @@ pub fn script(path: &str) -> Fallible<Command> {
 /// Starts a process whose output [`finish`] collects.
 pub fn start(command: &mut Command) -> Fallible<Child> {
     Ok(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
-}
-
-/// Waits for a process and returns its standard output; if the process exits with an error, fails with all of its
-/// output.
-pub fn finish(child: Child) -> Fallible<String> {
-    let output = child.wait_with_output()?;
-    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() {
-        return Ok(stdout);
-    }
-    Err(format!("ended with {}\n{stdout}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into())
 }

@@ -1,6 +1,7 @@
 """Runs the scenarios of `owners/` on our servers and on TensorFlow's, and compares what sessions see of each other's objects.
 Every op of our table (JSON, the first argument) that makes or names an object must be in a scenario."""
 import argparse
+import itertools
 import json
 import os
 import re
@@ -16,7 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import owners  # noqa: E402
 from owners import Builder, Naming  # noqa: E402
 from owners.allowed import ALLOWED, EXCUSED, entry_for  # noqa: E402
-from owners.scenarios import RESETTING, SCENARIOS  # noqa: E402
+from owners.scenarios import OUTLIVING, RESETTING, SCENARIOS  # noqa: E402
 
 tf.disable_v2_behavior()
 
@@ -176,8 +177,12 @@ def main():
 
 
 def by_steps(makers):
-    """Returns the objects that run together, and those that run in steps of their own."""
-    groups = [[maker for maker in makers if maker.alone == is_alone] for is_alone in (False, True)]
+    """Returns the objects that run together and those that run in steps of their own, each by whether they outlive their
+    session."""
+    groups = [
+        [maker for maker in makers if (maker.alone, maker.outlives) == kind]
+        for kind in itertools.product((False, True), repeat=2)
+    ]
     return [group for group in groups if group]
 
 
@@ -208,6 +213,8 @@ class Comparison:
         """Runs a scenario with each graph. Returns what the sessions saw, by the label of the object."""
         seen = {}
         for objects in graphs:
+            if scenario in OUTLIVING and not all(maker.outlives for maker in objects.makers):
+                continue
             begun = time.monotonic()
             side = Scenario(targets, objects)
             if not is_empty:

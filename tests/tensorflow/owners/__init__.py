@@ -16,17 +16,19 @@ MAKERS = []
 class Maker:
     """A function that builds the object of an op. `variant` distinguishes several objects of the same op. An `alone` object
     runs in steps of its own, because its nodes may fail or because `look` changes it. An object that is not `removable`
-    cannot be in a container that is reset, because TensorFlow's server then waits for ever or ends."""
+    cannot be in a container that is reset, because TensorFlow's server then waits for ever or ends. An object that does not
+    `outlive` its session is in no scenario that uses it after the session that made it, because TensorFlow's object refers to
+    memory of that session."""
 
-    def __init__(self, op, build, variant, alone, removable):
-        self.op, self.build, self.alone, self.removable = op, build, alone, removable
+    def __init__(self, op, build, variant, alone, removable, outlives):
+        self.op, self.build, self.alone, self.removable, self.outlives = op, build, alone, removable, outlives
         self.label = f"{op}.{variant}" if variant else op
 
 
-def makes(*ops, variant="", alone=False, removable=True):
+def makes(*ops, variant="", alone=False, removable=True, outlives=True):
     """Registers the decorated function as the maker of ops; it is called with a `Builder` and returns (touch, look)."""
     def register(build):
-        MAKERS.extend(Maker(op, build, variant, alone, removable) for op in ops)
+        MAKERS.extend(Maker(op, build, variant, alone, removable, outlives) for op in ops)
         return build
     return register
 

@@ -35,7 +35,7 @@ def fake_queue(b):
     return on_queue(b, "", b.make_unnamed(resource=handle))
 
 
-@makes("Barrier")
+@makes("Barrier", outlives=False)
 def barrier(b):
     handle = b.make(component_types=[FLOAT], shapes=[[]])
     insert = call("BarrierInsertMany", handle=handle, keys=[b.key], values=[1.0], component_index=0)

@@ -2,6 +2,8 @@
 SCENARIOS = []
 # Scenarios that reset a container.
 RESETTING = []
+# Scenarios that use an object after the session that made it.
+OUTLIVING = []
 
 
 def scenario(run):
@@ -14,7 +16,12 @@ def resetting(run):
     return scenario(run)
 
 
-@scenario
+def outliving(run):
+    OUTLIVING.append(run)
+    return scenario(run)
+
+
+@outliving
 def one_after_the_other(s):
     with s.open() as a:
         a.touch()
@@ -36,7 +43,7 @@ def side_by_side(s):
         b.look()
 
 
-@scenario
+@outliving
 def after_the_other_is_closed(s):
     with s.open() as b:
         with s.open() as a:
