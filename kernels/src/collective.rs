@@ -1,18 +1,17 @@
-//! Kernels of collectives: they pass requests to the step's [`Collectives`](device::collective::Collectives). Also the
-//! combination of several members' elements.
+//! Kernels of collectives: they pass requests to the step's [`Collectives`](device::collective::Collectives).
 
 mod assembly;
+mod combination;
 mod communicator;
 
-use crate::numeric::scalar::{Arithmetic, Number, Semiring as _};
-use crate::numeric::widen::Lane;
+pub use combination::combine;
+
 use device::Device;
 use device::collective::{DeviceHint, DeviceInput, Merge, Operation, Reduction, Request};
 use device::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit, Step};
 use device::value::Value;
 use device::{Error, Result};
-use graph::{BucketPlace, DType, Element, PartialShape, ReductionPlace, Shape, Tensor};
-use half::{bf16, f16};
+use graph::{BucketPlace, DType, PartialShape, ReductionPlace, Shape, Tensor};
 use smallvec::smallvec;
 use std::sync::Arc;
 use std::time::Duration;
@@ -287,91 +286,7 @@ fn assign_group(ctx: &mut device::kernel::KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Number of elements that are combined at a time.
-const STRIP: usize = 1024;
-
 /// Returns whether [`combine`] reduces elements of a type.
 pub fn is_reduced(dtype: DType) -> bool {
     REDUCED[0].1.contains(&dtype)
-}
-
-/// Combines the elements of `terms`, one slice for each member in the order of the ranks, into `out`. A mean is divided
-/// by `members`. 16-bit floats are combined in `f32` and rounded once.
-///
-/// # Errors
-/// `Internal` if the slices' lengths differ; `Unimplemented` for a type that is not reduced.
-pub fn combine(
-    dtype: DType,
-    reduction: Reduction,
-    members: usize,
-    terms: &[&[u8]],
-    out: &mut [u8],
-) -> Result<()> {
-    match dtype {
-        DType::Float => fold::<f32>(reduction, members, terms, out),
-        DType::Double => fold::<f64>(reduction, members, terms, out),
-        DType::Half => fold::<f16>(reduction, members, terms, out),
-        DType::BFloat16 => fold::<bf16>(reduction, members, terms, out),
-        DType::Int32 => fold::<i32>(reduction, members, terms, out),
-        DType::Int64 => fold::<i64>(reduction, members, terms, out),
-        other => Err(Error::unimplemented(format!("{other} is not reduced"))),
-    }
-}
-
-fn fold<T: Lane>(reduction: Reduction, members: usize, terms: &[&[u8]], out: &mut [u8]) -> Result<()>
-where
-    T::Wide: Number,
-{
-    if terms.is_empty() || terms.iter().any(|term| term.len() != out.len()) {
-        return Err(Error::internal("the terms of a reduction have different lengths"));
-    }
-    match reduction.merge {
-        Merge::Add => fold_with::<T>(terms, out, T::Wide::plus, reduction.is_mean.then_some(members)),
-        Merge::Mul => fold_with::<T>(terms, out, T::Wide::times, reduction.is_mean.then_some(members)),
-        Merge::Min => fold_with::<T>(terms, out, T::Wide::minimum, reduction.is_mean.then_some(members)),
-        Merge::Max => fold_with::<T>(terms, out, T::Wide::maximum, reduction.is_mean.then_some(members)),
-    }
-}
-
-fn fold_with<T: Lane>(
-    terms: &[&[u8]],
-    out: &mut [u8],
-    combine: impl Fn(T::Wide, T::Wide) -> T::Wide + Copy,
-    divisor: Option<usize>,
-) -> Result<()>
-where
-    T::Wide: Number,
-{
-    let out = elements_mut::<T>(out)?;
-    let mut sums = [T::Wide::ZERO; STRIP];
-    let mut next = [T::Wide::ZERO; STRIP];
-    let terms = terms.iter().map(|term| elements::<T>(term)).collect::<Result<Vec<&[T]>>>()?;
-    for (strip, out) in out.chunks_mut(STRIP).enumerate() {
-        let range = strip * STRIP..strip * STRIP + out.len();
-        let sums = &mut sums[..out.len()];
-        let next = &mut next[..out.len()];
-        for (i, term) in terms.iter().enumerate() {
-            if i == 0 {
-                T::widen(&term[range.clone()], sums);
-                continue;
-            }
-            T::widen(&term[range.clone()], next);
-            for (sum, &next) in sums.iter_mut().zip(&*next) {
-                *sum = combine(*sum, next);
-            }
-        }
-        if let Some(divisor) = divisor {
-            sums.iter_mut().for_each(|sum| *sum = sum.over_count(divisor));
-        }
-        T::narrow(sums, out);
-    }
-    Ok(())
-}
-
-fn elements<T: Element>(bytes: &[u8]) -> Result<&[T]> {
-    bytemuck::try_cast_slice(bytes).map_err(|e| Error::internal(format!("elements of a collective: {e}")))
-}
-
-fn elements_mut<T: Element>(bytes: &mut [u8]) -> Result<&mut [T]> {
-    bytemuck::try_cast_slice_mut(bytes).map_err(|e| Error::internal(format!("elements of a collective: {e}")))
 }
