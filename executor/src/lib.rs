@@ -16,6 +16,7 @@ mod library_functions;
 mod liveness;
 mod node;
 mod plan;
+mod proximity;
 mod run;
 mod segment;
 mod segment_layout;

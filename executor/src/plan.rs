@@ -3,6 +3,7 @@
 use super::action::{self, Action, RequiredMemory, port_memories};
 use super::frame_plan::{self, FrameAssignment, FramePlan};
 use super::liveness::is_alive_with_consumers;
+use super::proximity::Proximity;
 use super::segment::Segment;
 use super::segment_layout::{self, Units};
 use crate::kernel_cache::KernelCache;
@@ -217,8 +218,8 @@ impl Plan {
         };
         let units = Units::new(graph.len(), segments);
         plan.add_segments(&units);
-        plan.connect(topology, &units, is_merge);
-        plan.find_sources(&units);
+        let proximity = plan.connect(topology, &units, is_merge);
+        plan.find_sources(&units, &proximity);
         for unit in units.segments() {
             plan.lay_out_segment(&units, unit, device)?;
         }
@@ -321,8 +322,8 @@ impl Plan {
     }
 
     /// Lays out the edges of each node, and computes the pending count of each unit, which is a node or a segment. A
-    /// Merge counts one for all its data inputs together.
-    fn connect(&mut self, topology: &Topology, units: &Units, is_merge: impl Fn(usize) -> bool) {
+    /// Merge counts one for all its data inputs together. Returns the order of units that become ready together.
+    fn connect(&mut self, topology: &Topology, units: &Units, is_merge: impl Fn(usize) -> bool) -> Proximity {
         for (id, pending) in self.pending.iter_mut().enumerate() {
             *pending = u32::from(is_merge(id));
         }
@@ -363,12 +364,16 @@ impl Plan {
             }
             self.nodes[unit as usize].successors = span(first_wait, waits.len());
         }
+        let proximity = Proximity::new(
+            self.nodes.len(),
+            |unit| self.nodes[unit as usize].action.is_awaited_elsewhere(),
+            |unit| &waits[self.nodes[unit as usize].successors.range()],
+        );
         for i in 0..self.nodes.len() {
             let waits = &mut waits[self.nodes[i].successors.range()];
-            // The node that is made ready last runs first. Nodes that other devices wait for are therefore put last;
-            // the others are in reverse order of their edges.
+            // Equally near successors are in reverse order of their edges, because the last one runs first.
             waits.reverse();
-            waits.sort_by_key(|&to| self.nodes[to as usize].action.is_awaited_elsewhere());
+            proximity.sort(waits);
             self.successors.extend(waits.iter().map(|&to| {
                 let only = if self.pending[to as usize] == 1 { Successor::SOLE_WAIT } else { 0 };
                 Successor(to | only)
@@ -386,16 +391,17 @@ impl Plan {
             }
             self.nodes[i].const_inputs = span(first, self.const_inputs.len());
         }
+        proximity
     }
 
     /// Determines the nodes that are ready at the start of a step.
-    fn find_sources(&mut self, units: &Units) {
+    fn find_sources(&mut self, units: &Units, proximity: &Proximity) {
         let waits_for_nothing = |id: &u32| {
             self.pending[*id as usize] == 0 && !matches!(self.nodes[*id as usize].action, Action::Constant)
         };
         self.sources = units.all().filter(waits_for_nothing).collect();
         self.sources.reverse();
-        self.sources.sort_by_key(|&id| self.nodes[id as usize].action.is_awaited_elsewhere());
+        proximity.sort(&mut self.sources);
     }
 
     /// Copies the values of a node's constant inputs into the empty slots among `inputs`.
