@@ -4,7 +4,8 @@
 //! `deep` has 24 layers of 1 MiB, for a network. Each worker is a process with one compute thread, which holds a server
 //! and its client. The first worker prints a line of JSON for each way: `alone`, while the others are idle; `side_by_side`,
 //! where all train at the same time, each for itself; and `all_reduce`. `--steps` sets the number of steps, `--threads`
-//! that of compute threads, `--transport` one of auto, shm, tcp.
+//! that of compute threads, `--transport` one of auto, shm, tcp; `--trace FOLDER` writes every twentieth step as an event
+//! file of TensorBoard.
 //!
 //! `benches/peer/overlap.py` runs the workers on hosts of their own, also in the ways `exchange_alone` and `exchange`: the
 //! same gradients, which take no time to compute, applied alone and combined.
@@ -14,8 +15,8 @@ use anabranch::client::{Server, ServerConfig};
 use anabranch::graph::{DType, Output, Scope, Shape, TaskName, Tensor};
 use anabranch::proto::Cluster;
 use anabranch::train::{
-    Average, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Role, Strategy, Tables,
-    Uneven, Variables, Wire,
+    Average, Events, Hook, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Period, Role,
+    Strategy, Tables, Uneven, Variables, Wire, hooks,
 };
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -122,9 +123,8 @@ fn work(worker: u32) -> Fallible {
         let way = command?;
         let is_combined = matches!(way.as_str(), "all_reduce" | "exchange");
         let strategy = if is_combined { all_reduce(worker, workers) } else { Strategy::Local };
-        let is_computed = !way.starts_with("exchange");
         let master = Master::Remote(format!("grpc://{address}"));
-        let mut times = train(&strategy, master, !is_combined || worker == 0, is_computed)?;
+        let mut times = train(&way, &strategy, master, !is_combined || worker == 0)?;
         times.sort_unstable();
         let millis = |time: Duration| (time.as_secs_f64() * 1e5).round() / 100.0;
         let line = serde_json::json!({
@@ -152,9 +152,10 @@ fn model_name() -> String {
     option("--model").unwrap_or("mlp".into())
 }
 
-/// Trains, and returns the times of the steps. Unless `is_computed`, the loss is the sum of the model's weights, whose
-/// gradients take no time to compute.
-fn train(strategy: &Strategy, master: Master, is_chief: bool, is_computed: bool) -> Fallible<Vec<Duration>> {
+/// Trains in a way, and returns the times of the steps. In the ways `exchange` and `exchange_alone` the loss is the sum of
+/// the model's weights, whose gradients take no time to compute.
+fn train(way: &str, strategy: &Strategy, master: Master, is_chief: bool) -> Fallible<Vec<Duration>> {
+    let is_computed = !way.starts_with("exchange");
     let (model, count) = (model_name(), number("--batch", 64)?);
     let root = Scope::new();
     let (scope, for_variables) = strategy.scopes(&root);
@@ -183,7 +184,14 @@ fn train(strategy: &Strategy, master: Master, is_chief: bool, is_computed: bool)
     let training = strategy.minimize(&scope, &variables, &Optimizer::gradient_descent(0.01), &batch, loss)?;
     let step = training.train;
     let config = MonitoredConfig { role: Role::fixed(is_chief), ..MonitoredConfig::default() };
-    let mut session = MonitoredSession::new(master, root.finish()?, training, None, Vec::new(), config)?;
+    let hooks: Vec<Box<dyn Hook>> = match option("--trace") {
+        Some(folder) => {
+            let folder = format!("{folder}/{way}-{}", std::process::id());
+            vec![Box::new(hooks::Profiler::new(Period::Steps(20), Events::create(folder)?))]
+        }
+        None => Vec::new(),
+    };
+    let mut session = MonitoredSession::new(master, root.finish()?, training, None, hooks, config)?;
     let mut times = Vec::new();
     for number in 0..WARM_UP + number("--steps", 60)? {
         let start = Instant::now();

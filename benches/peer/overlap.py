@@ -1,11 +1,12 @@
 """Measure which share of the time for combining gradients is hidden behind the backward pass, on a slow network.
 
-    python overlap.py [--gbit 1] [--batch 384] [--steps 40] [--rounds 3] [--bench PATH]     # as root: network namespaces
+    python overlap.py [--gbit 1] [--batch 768] [--steps 40] [--rounds 3] [--bench PATH]     # as root: network namespaces
 
 Two workers are on hosts of their own (network.py) with links of this rate. They train the model `deep` of
 `benches/data_parallel.rs`: 25 MB of weights in layers of 1 MiB. A round measures four steps on the first worker, in
-milliseconds: `alone`, a worker's own training step; `all_reduce`, the step that combines the gradients of both;
-`exchange_alone` and `exchange`, the same with gradients that take no time to compute. The exchange of gradients takes
+milliseconds: `alone`, while each worker trains for itself; `all_reduce`, the step that combines the gradients of both;
+`exchange_alone` and `exchange`, the same with gradients that take no time to compute. Both workers are busy in each,
+because they share one machine's processors and memory. The exchange of gradients takes
 `exchange - exchange_alone`, a step is longer by `all_reduce - alone`, and the rest is hidden. `backward` is two thirds of
 `alone`, because a dense layer's gradients take two products and its result takes one.
 """
@@ -21,7 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from network import Network
 
 WORKERS = 2
-WAYS = {"alone": 1, "exchange_alone": 1, "all_reduce": WORKERS, "exchange": WORKERS}
+WAYS = ("alone", "exchange_alone", "all_reduce", "exchange")
 
 
 def built_bench():
@@ -40,11 +41,10 @@ def start(network, bench, host, addresses, options):
 
 def measure(workers, way):
     """Returns the median time of a step of the first worker, in milliseconds."""
-    involved = workers[: WAYS[way]]
-    for worker in involved:
+    for worker in workers:
         worker.stdin.write(way + "\n")
         worker.stdin.flush()
-    answers = [worker.stdout.readline() for worker in involved]
+    answers = [worker.stdout.readline() for worker in workers]
     if not all(answers):
         raise RuntimeError(f"a worker has failed in {way}")
     return json.loads(answers[0])["ms"]
@@ -54,7 +54,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gbit", type=float, default=1.0)
     parser.add_argument("--round-trip-ms", type=float, default=0.2)
-    parser.add_argument("--batch", type=int, default=384)
+    parser.add_argument("--batch", type=int, default=768)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--bench", help="a built bench")
