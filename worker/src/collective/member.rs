@@ -104,6 +104,8 @@ pub(crate) struct SessionCollectives {
 #[derive(Debug, Default)]
 struct Agreed {
     groups: FxHashMap<GroupKey, Group>,
+    /// The locks of the groups that nodes are joining.
+    joining: FxHashMap<GroupKey, Arc<Turn>>,
     instances: FxHashMap<(GroupKey, i32), Instance>,
     /// The digests of buckets that other members do not have: their instances run one by one.
     divided: FxHashSet<(GroupKey, i64)>,
@@ -112,6 +114,14 @@ struct Agreed {
 }
 
 impl Agreed {
+    /// Returns the lock that a node holds while it joins a group.
+    fn turn(&mut self, key: &GroupKey) -> Arc<Turn> {
+        if self.joining.len() >= MAX_GROUPS {
+            self.joining.retain(|_, turn| Arc::strong_count(turn) > 1);
+        }
+        self.joining.entry(key.clone()).or_default().clone()
+    }
+
     /// Forgets the instances, or the groups too, if there are too many: the leader answers at once when a member asks
     /// again.
     fn make_room(&mut self) {
@@ -157,6 +167,9 @@ struct Exchange {
 
 /// A member of this task in a group: the group's key, whether the group is that of a communicator, and the device.
 type GroupKey = (i32, bool, DeviceName);
+
+/// A lock that nodes hold while they join a group.
+type Turn = tokio::sync::Mutex<()>;
 
 /// A complete group.
 #[derive(Clone, Debug)]
@@ -266,6 +279,36 @@ impl SessionCollectives {
         Some(Known { group, source, bucket, is_current })
     }
 
+    /// Returns the request's group. The first node of a member joins it, and the member's other nodes await the answer.
+    async fn meet(
+        &self,
+        key: &GroupKey,
+        request: &Request,
+        step_id: i64,
+        deadline: Instant,
+    ) -> Result<Group, Status> {
+        let known = || self.agreed.lock().groups.get(key).filter(|group| group.suits(request)).cloned();
+        if let Some(group) = known() {
+            return Ok(group);
+        }
+        let turn = self.agreed.lock().turn(key);
+        let _turn = turn.lock().await;
+        if let Some(group) = known() {
+            return Ok(group);
+        }
+        let Met { members, is_shared } = self.join(request, step_id, deadline).await?;
+        let is_foreign = self.find_foreign(&members, deadline).await?;
+        if is_shared {
+            self.add_routes(&members, step_id);
+        }
+        let group = Group { members, is_foreign };
+        let mut agreed = self.agreed.lock();
+        agreed.make_room();
+        agreed.groups.insert(key.clone(), group.clone());
+        agreed.joining.remove(key);
+        Ok(group)
+    }
+
     /// Joins the request's group and agrees on its instance.
     async fn agree(
         &self,
@@ -276,23 +319,7 @@ impl SessionCollectives {
         deadline: Instant,
     ) -> Result<(Group, Agreement), Status> {
         let key = group_key(request);
-        let known = self.agreed.lock().groups.get(&key).cloned();
-        let group = match known.filter(|group| group.suits(request)) {
-            Some(group) => group,
-            None => {
-                let Met { members, is_shared } = self.join(request, step_id, deadline).await?;
-                let is_foreign = self.find_foreign(&members, deadline).await?;
-                if is_shared {
-                    self.add_routes(&members, step_id);
-                }
-                let group = Group { members, is_foreign };
-                let mut agreed = self.agreed.lock();
-                agreed.make_room();
-                agreed.groups.insert(key.clone(), group.clone());
-                drop(agreed);
-                group
-            }
-        };
+        let group = self.meet(&key, request, step_id, deadline).await?;
         if request.operation == Operation::Join {
             return Ok((group, Agreement::default()));
         }

@@ -33,7 +33,8 @@ const RECORD: usize = 256;
 /// or [`CALLS_OF_MEMBER`].
 const MAX_WAITING: usize = 64;
 
-/// Each node of a member joins its group when it first runs, so a member joins as often as its graph has collectives.
+/// Each node of a member of TensorFlow joins its group when it first runs, so such a member joins as often as its graph
+/// has collectives.
 pub(super) const JOINS_OF_MEMBER: usize = 1 << 14;
 
 /// Number of calls of a member for one instance.
