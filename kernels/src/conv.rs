@@ -115,9 +115,10 @@ fn is_single<W: Number>() -> bool {
 /// Computes the forward convolution of images or volumes.
 fn forward<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv, packed: &PackedFilterCache) -> Result<()> {
     let (input, filter, dtype) = (ctx.input(0)?, ctx.input(1)?, ctx.input(0)?.dtype());
-    let sizes = conv.sizes(input.shape(), filter.shape())?;
+    let sizes = conv.sizes_or_empty(input.shape(), filter.shape())?;
+    conv.check_filter(&sizes)?;
     let shape = conv.output_shape(&sizes)?;
-    if shape.num_elements() == 0 {
+    if shape.num_elements() == 0 || input.num_elements() == 0 {
         ctx.set_output(0, Tensor::zeros(dtype, shape)?);
         return Ok(());
     }
@@ -167,9 +168,9 @@ fn channels_last(shape: &Shape, format: DataFormat) -> Result<Shape> {
 fn backprop_input<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
     let (filter, dy, dtype) = (ctx.input(1)?, ctx.input(2)?, ctx.input(2)?.dtype());
     let shape = input_shape(ctx, conv)?;
-    let sizes = conv.sizes(&shape, filter.shape())?;
+    let sizes = conv.sizes_or_empty(&shape, filter.shape())?;
     check_out_backprop(ctx, conv, &sizes, dy)?;
-    if shape.num_elements() == 0 || dy.num_elements() == 0 {
+    if shape.num_elements() == 0 || dy.num_elements() == 0 || filter.num_elements() == 0 {
         ctx.set_output(0, Tensor::zeros(dtype, shape)?);
         return Ok(());
     }
@@ -201,12 +202,15 @@ fn backprop_input<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result
 fn backprop_filter<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
     let (input, dy, dtype) = (ctx.input(0)?, ctx.input(2)?, ctx.input(2)?.dtype());
     let shape = Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?;
+    let sizes = conv.sizes_or_empty(input.shape(), &shape)?;
+    if sizes.in_channels == 0 {
+        device::invalid!("{}: filter depth must be strictly greater than zero", ctx.node().op.name());
+    }
+    check_out_backprop(ctx, conv, &sizes, dy)?;
     if shape.num_elements() == 0 {
         ctx.set_output(0, Tensor::zeros(dtype, shape)?);
         return Ok(());
     }
-    let sizes = conv.sizes(input.shape(), &shape)?;
-    check_out_backprop(ctx, conv, &sizes, dy)?;
     let gradient = FilterGradient::new(&sizes).filter(|_| is_single::<W>() && dy.num_elements() > 0);
     let mut dw = match gradient {
         Some(_) => Tensor::unspecified(W::DTYPE, shape)?,

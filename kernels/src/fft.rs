@@ -5,6 +5,7 @@ use crate::plan::fft::{check_lengths, check_rank, lengths};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use graph::DType::{self, *};
+use graph::ops::fft::half_of;
 use graph::{Shape, Tensor};
 use num_complex::Complex;
 use rustfft::{FftDirection, FftPlanner};
@@ -121,7 +122,7 @@ fn real_to_complex(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
         let first = input.shape().rank() - axes;
         let mut dims = [&input.shape()[..first], &lengths].concat();
         let last = dims.len() - 1;
-        let half = lengths[axes - 1] / 2 + 1;
+        let half = half_of(lengths[axes - 1]);
         let shape = Shape::new(&[&dims[..last], &[half]].concat())?;
         if input.num_elements() == 0 || shape.num_elements() == 0 || lengths.contains(&0) {
             ctx.set_output(0, Tensor::zeros(dtype, shape)?);

@@ -499,6 +499,9 @@ fn add_to_near_maxima<T: Float>(sizes: &PoolSizes, inputs: &[Tensor], out: &mut 
 /// The gradient of the max pooling gradient: for each window, the incoming gradient at the window's first maximum.
 fn max_pool_grad_grad(ctx: &mut KernelContext<'_>, pool: &Pool, fill: Fill) -> Result<()> {
     let (sizes, inputs) = gradient_inputs(ctx, pool, false)?;
+    if pool.volumes && inputs[0].num_elements() == 0 {
+        device::invalid!("orig_input must not be empty, got shape {}", inputs[0].shape());
+    }
     let out = ctx.allocate(inputs[2].dtype(), output_nhwc(pool, &sizes)?)?;
     fill_output(ctx, pool, &sizes, &inputs, out, fill)
 }

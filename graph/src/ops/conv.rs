@@ -263,8 +263,33 @@ impl Conv {
     /// Returns the sizes of a convolution of an input and a filter of these shapes.
     ///
     /// # Errors
-    /// `InvalidArgument` if the shapes do not fit each other.
+    /// `InvalidArgument` if the shapes do not fit each other, or if elements of the output have no filter.
     pub fn sizes(&self, input: &[usize], filter: &[usize]) -> Result<ConvSizes> {
+        let sizes = self.sizes_or_empty(input, filter)?;
+        if sizes.in_channels == 0 {
+            crate::invalid!("input depth must be > 0");
+        }
+        self.check_filter(&sizes)?;
+        Ok(sizes)
+    }
+
+    /// Checks that the filter of a convolution is not empty. Images without output elements need no filter.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty filter.
+    pub fn check_filter(&self, sizes: &ConvSizes) -> Result<()> {
+        let ConvSizes { batch, planes, rows, columns, filter_channels, out_channels, .. } = sizes;
+        let filter = [planes.filter, rows.filter, columns.filter, *filter_channels, *out_channels];
+        let is_needed = self.volumes || *batch > 0 && *out_channels > 0;
+        if is_needed && filter.contains(&0) {
+            crate::invalid!("filter must not have zero elements (i.e. all dimensions must be non-zero)");
+        }
+        Ok(())
+    }
+
+    /// Like [`Conv::sizes`], also for inputs without channels and for empty filters. The convolution of either is zero, and so
+    /// are its gradients.
+    pub fn sizes_or_empty(&self, input: &[usize], filter: &[usize]) -> Result<ConvSizes> {
         let sizes = self.spatial_sizes(input, filter)?;
         if self.volumes && sizes.in_channels != sizes.filter_channels {
             crate::invalid!(
@@ -301,10 +326,6 @@ impl Conv {
         let Some([fd, fh, fw, filter_channels, out_channels]) = self.filter(filter, 1) else {
             crate::invalid!("filter must be {rank}-dimensional: {}", Shape::new(filter)?);
         };
-        // An empty output does not need a filter, so empty filters are errors only for a non-empty output.
-        if batch > 0 && out_channels > 0 && filter.contains(&0) {
-            crate::invalid!("filter must not have zero elements (i.e. all dimensions must be non-zero)");
-        }
         Ok(ConvSizes {
             batch,
             planes: self.window(d, fd, 0)?,
@@ -329,11 +350,11 @@ impl Conv {
 }
 
 fn check_depth(input: usize, filter: usize, output: usize) -> Result<()> {
-    if filter == 0 || input == 0 || !input.is_multiple_of(filter) {
+    if filter == 0 || !input.is_multiple_of(filter) {
         crate::invalid!("input depth must be evenly divisible by filter depth: {input} vs {filter}");
     }
     let groups = input / filter;
-    if !output.is_multiple_of(groups) {
+    if groups > 0 && !output.is_multiple_of(groups) {
         crate::invalid!("output depth must be evenly divisible by number of groups: {output} vs {groups}");
     }
     Ok(())

@@ -153,7 +153,7 @@ fn real_transform_shape(infer: &mut Infer<'_>, axes: usize, forward: bool) -> Re
     for axis in 0..axes {
         let length = lengths.as_ref().and_then(|l| l.get(axis)).and_then(|&l| usize::try_from(l).ok());
         let is_half = forward && axis + 1 == axes;
-        out.push(length.map(|l| if is_half { l / 2 + 1 } else { l }));
+        out.push(length.map(|l| if is_half { half_of(l) } else { l }));
     }
     infer.set(0, PartialShape::of_dims(out));
     Ok(())
@@ -179,4 +179,9 @@ fn opposite_transform_gradient(
     let (count, turned) = (call.output(), scope.op(inverse).input(dz).output());
     let scaled = if inverse.starts_with('I') { scope.mul(turned, count) } else { scope.div(turned, count) };
     Ok(vec![Some(scaled)])
+}
+
+/// Returns the number of complex elements that represent the transform of `length` real numbers.
+pub fn half_of(length: usize) -> usize {
+    if length == 0 { 0 } else { length / 2 + 1 }
 }

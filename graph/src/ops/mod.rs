@@ -36,7 +36,7 @@ mod debug;
 mod diagonal;
 mod edit_distance;
 pub mod einsum;
-mod fft;
+pub mod fft;
 mod file;
 mod functional;
 mod fused;

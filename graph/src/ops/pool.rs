@@ -241,18 +241,19 @@ impl Pool {
             Ok(format) => DataFormat::parse(&format)?,
             Err(_) => DataFormat::Nhwc,
         };
-        if strides.len() == 4 && strides[0] != 1 {
-            return Err(Error::unimplemented(NOT_OVER_BATCHES));
-        }
         let size = |values, what| -> Result<[usize; 5]> {
             let [n, h, w, c] = positive(values, format, what, POSITIVE)?;
             Ok([n, 1, h, w, c])
         };
+        let ksize = size(ksize, "Sliding window ksize")?;
+        if strides.len() == 4 && strides[0] != 1 {
+            return Err(Error::unimplemented(NOT_OVER_BATCHES));
+        }
         let kind: String = node.read_attr("padding")?;
         let explicit: Vec<i64> =
             if kind == "EXPLICIT" { node.read_attr("explicit_paddings")? } else { vec![] };
         let pool = Pool {
-            ksize: size(ksize, "Sliding window ksize")?,
+            ksize,
             strides: size(strides, "Sliding window strides")?,
             padding: Padding::parse(&kind, &explicit, format)?,
             format,

@@ -147,7 +147,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Computes the window along an axis of `input` elements; `axis` (0 rows, 1 columns) selects the explicit padding.
+    /// Computes the window along an axis of `input` elements; `axis` (0 rows, 1 columns) selects the explicit padding. An
+    /// empty window has a position before each element and one at the end.
     ///
     /// # Errors
     /// `InvalidArgument` if the window does not fit once, or sizes overflow.
@@ -161,8 +162,8 @@ impl Window {
     ) -> Result<Window> {
         let overflow = || Error::invalid("a window's size is out of range");
         let signed = |v: usize| i64::try_from(v).ok().filter(|&v| v <= i64::MAX / 8).ok_or_else(overflow);
-        if stride == 0 || dilation == 0 || filter == 0 {
-            crate::invalid!("window sizes, strides and dilations must be > 0");
+        if stride == 0 || dilation == 0 {
+            crate::invalid!("strides and dilations must be > 0");
         }
         let (i, s) = (signed(input)?, signed(stride)?);
         let reach = (signed(filter)? - 1).checked_mul(signed(dilation)?).ok_or_else(overflow)?;
@@ -297,6 +298,7 @@ mod tests {
         assert_eq!(w(6, 3, 2, 1, Padding::Explicit([[2, 1], [0, 0]]))?, (4, 2));
         assert_eq!(w(0, 3, 1, 1, Padding::Same)?, (0, 1));
         assert_eq!(w(2, 3, 1, 1, Padding::Valid)?, (0, 0));
+        assert_eq!(w(6, 0, 1, 1, Padding::Valid)?, (7, 0));
         assert!(w(1, 3, 1, 1, Padding::Valid).is_err());
         assert!(w(usize::MAX, 3, 1, 1, Padding::Same).is_err());
         assert!(w(9, 1 << 40, 1, 1 << 40, Padding::Same).is_err());

@@ -99,7 +99,7 @@ pub(super) fn forward(ctx: &mut KernelContext<'_>, conv: &Conv, add: AddProducts
     let (input, filter) = (ctx.input(0)?, ctx.input(1)?);
     let sizes = conv.depthwise_sizes(input.shape(), filter.shape())?;
     let (shape, dtype) = (conv.output_shape(&sizes)?, input.dtype());
-    if shape.num_elements() == 0 {
+    if shape.num_elements() == 0 || filter.num_elements() == 0 {
         ctx.set_output(0, Tensor::zeros(dtype, shape)?);
         return Ok(());
     }
@@ -146,7 +146,7 @@ pub(super) fn backprop_input(ctx: &mut KernelContext<'_>, conv: &Conv, add: AddP
     let (shape, dtype) = (input_shape(ctx, conv)?, dy.dtype());
     let sizes = conv.depthwise_sizes(&shape, filter.shape())?;
     check_out_backprop(ctx, conv, &sizes, dy)?;
-    if shape.num_elements() == 0 || dy.num_elements() == 0 {
+    if shape.num_elements() == 0 || dy.num_elements() == 0 || filter.num_elements() == 0 {
         ctx.set_output(0, Tensor::zeros(dtype, shape)?);
         return Ok(());
     }
@@ -194,12 +194,12 @@ pub(super) fn add_to_input<W: Number>(
 pub(super) fn backprop_filter(ctx: &mut KernelContext<'_>, conv: &Conv, add: AddProducts) -> Result<()> {
     let (input, dy) = (ctx.input(0)?, ctx.input(2)?);
     let (shape, dtype) = (Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?, dy.dtype());
+    let sizes = conv.depthwise_sizes(input.shape(), &shape)?;
+    check_out_backprop(ctx, conv, &sizes, dy)?;
     if shape.num_elements() == 0 {
         ctx.set_output(0, Tensor::zeros(dtype, shape)?);
         return Ok(());
     }
-    let sizes = conv.depthwise_sizes(input.shape(), &shape)?;
-    check_out_backprop(ctx, conv, &sizes, dy)?;
     let mut dw = Tensor::zeros(wide_dtype(dtype), shape)?;
     let plan = Depthwise::new(sizes);
     let (input, dy) = (load(input, conv.format)?, load(dy, conv.format)?);

@@ -256,6 +256,51 @@ fn input_sizes_may_be_rows_and_columns_only() -> Result<()> {
     Ok(())
 }
 
+/// Inputs without channels and empty filters add nothing; the gradient of the filter needs channels.
+#[test]
+fn empty_operands_give_zeros() -> Result<()> {
+    let ones = |dims: &[usize]| Tensor::full(1f32, Shape::new(dims)?);
+    let sizes = |sizes: [i32; 4]| Tensor::vector(&sizes);
+    let attrs = Case { padding: "SAME", ..PLAIN }.attrs(DType::Float, DataFormat::Nhwc);
+    let cases = [
+        ("Conv2D", vec![ones(&[2, 5, 6, 0])?, ones(&[3, 3, 3, 4])?], vec![2, 5, 6, 4]),
+        ("Conv2D", vec![ones(&[0, 5, 6, 3])?, ones(&[3, 0, 3, 4])?], vec![0, 5, 6, 4]),
+        (
+            "Conv2DBackpropInput",
+            vec![sizes([2, 5, 6, 3])?, ones(&[0, 3, 3, 4])?, ones(&[2, 5, 6, 4])?],
+            vec![2, 5, 6, 3],
+        ),
+        (
+            "Conv2DBackpropFilter",
+            vec![ones(&[2, 5, 6, 3])?, sizes([3, 0, 3, 4])?, ones(&[2, 5, 6, 4])?],
+            vec![3, 0, 3, 4],
+        ),
+        ("DepthwiseConv2dNative", vec![ones(&[2, 5, 6, 3])?, ones(&[3, 0, 3, 2])?], vec![2, 5, 6, 6]),
+        (
+            "DepthwiseConv2dNativeBackpropInput",
+            vec![sizes([2, 5, 6, 3])?, ones(&[0, 3, 3, 1])?, ones(&[2, 5, 6, 3])?],
+            vec![2, 5, 6, 3],
+        ),
+    ];
+    for (op, inputs, shape) in cases {
+        let out = run_op(op, &inputs, &attrs)?;
+        assert_eq!(out[0].shape().dims(), shape, "{op}");
+        assert!(out[0].values::<f32>()?.iter().all(|&x| x == 0.0), "{op}");
+    }
+    let refused = [
+        ("Conv2DBackpropFilter", vec![ones(&[2, 5, 6, 0])?, sizes([3, 3, 0, 4])?, ones(&[2, 5, 6, 4])?]),
+        ("Conv2DBackpropFilter", vec![ones(&[0, 5, 6, 3])?, sizes([3, 0, 3, 4])?, ones(&[0, 4, 6, 4])?]),
+        (
+            "DepthwiseConv2dNativeBackpropFilter",
+            vec![ones(&[0, 5, 6, 3])?, sizes([3, 0, 3, 0])?, ones(&[0, 5, 6, 6])?],
+        ),
+    ];
+    for (op, inputs) in refused {
+        assert!(run_op(op, &inputs, &attrs).is_err_and(|e| e.code() == Code::InvalidArgument), "{op}");
+    }
+    Ok(())
+}
+
 #[test]
 fn mismatched_sizes_are_refused() -> Result<()> {
     let attrs = Case { padding: "VALID", ..PLAIN }.attrs(DType::Float, DataFormat::Nhwc);

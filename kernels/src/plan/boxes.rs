@@ -31,9 +31,12 @@ pub fn images_of(
     [batch, rows, columns, _]: [usize; 4],
     crop: [usize; 2],
 ) -> Result<Vec<usize>> {
-    let &[count, 4] = boxes.dims() else {
-        device::invalid!("boxes must be 2-D with 4 columns, got shape {boxes}");
+    let &[count, columns_of_box] = boxes.dims() else {
+        device::invalid!("boxes must be 2-D, got shape {boxes}");
     };
+    if count > 0 && columns_of_box != 4 {
+        device::invalid!("boxes must have 4 columns, got shape {boxes}");
+    }
     if index.shape().dims() != [count] {
         device::invalid!("box_index has incompatible shape {}: there are {count} boxes", index.shape());
     }
