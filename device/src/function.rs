@@ -51,6 +51,10 @@ pub trait Function: Send + Sync + fmt::Debug {
     /// Those of [`Function::device`].
     fn instance(&self) -> Result<Arc<dyn Function>>;
 
+    /// Returns the name of an op in the function, or in a function that it calls, whose state lasts from call to call;
+    /// `None` if there is none.
+    fn stateful_op(&self) -> Option<Arc<str>>;
+
     /// Calls the function as part of `step`: the call ends when the step is cancelled and shares the step's resources,
     /// but a failure of the call does not fail the step. Does not block. `done` gets the results on a compute thread,
     /// or on the calling thread if the call is refused.

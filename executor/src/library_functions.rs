@@ -230,6 +230,11 @@ impl Function for LibraryFunction {
         }))
     }
 
+    fn stateful_op(&self) -> Option<Arc<str>> {
+        // A function that is called by itself and has ended has no state.
+        self.compiled().ok().and_then(|compiled| compiled.shared.library.stateful_op(&self.def))
+    }
+
     fn call(&self, step: &Arc<Step>, args: SmallVec<[Value; 4]>, done: Done) {
         match self.prepare(step, args) {
             Ok((executor, call)) => start(&executor, step, call, done),

@@ -8,12 +8,15 @@ use self::handle::{Lifetime, anonymously, delete, from_string, iterator_of, name
 use super::dataset_memory::handle_input;
 use crate::objects::dataset::iterator::IteratorResource;
 use crate::objects::dataset::on_device::{components, spec_of};
-use crate::objects::dataset::{DatasetVariant, Element, ElementSpec, threads};
+use crate::objects::dataset::state::ExternalStatePolicy;
+use crate::objects::dataset::{DatasetVariant, Element, ElementSpec, Pull, threads};
+use bytes::Bytes;
 use device::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit};
 use device::transfer::all_to_device;
 use device::value::{ListElement, Value};
 use device::{Error, Result};
-use graph::{Optional, Tensor};
+use graph::tensor::IteratorState;
+use graph::{Optional, Shape, Tensor, Variant};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,9 +45,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("IteratorGetDevice", &[], device_of),
     KernelDef::of("ExperimentalIteratorGetDevice", &[], device_of),
     KernelDef::of("DeleteIterator", &[], delete::<IteratorResource>),
-    KernelDef::absent("SerializeIterator"),
-    KernelDef::absent("DeserializeIterator"),
+    KernelDef::of("SerializeIterator", &[], serialize),
+    KernelDef::of("DeserializeIterator", &[], deserialize),
 ];
+
+/// The largest number of bytes of a saved state: a message of a variant cannot be longer than 2 GiB, and needs some
+/// bytes for its fields.
+const MAX_STATE: usize = i32::MAX as usize - 1024;
 
 /// The prefix of the names of anonymous iterators.
 const KIND: &str = "Iterator";
@@ -136,6 +143,49 @@ fn next_element_kernel(init: &KernelInit<'_>, handle: ElementHandler) -> Result<
             iterator.get_next(&cancellation, Box::new(move |element| handle(&spec, element, ctx)));
         }
         Err(error) => ctx.done(Err(error)),
+    })
+}
+
+/// `SerializeIterator`: outputs a vector of one variant that holds the state of the iterator.
+fn serialize(init: &KernelInit<'_>) -> Result<Kernel> {
+    let policy = ExternalStatePolicy::from_number(init.attr("external_state_policy")?)?;
+    Kernel::asynchronous(move |ctx| match iterator_of::<IteratorResource>(&ctx, 0) {
+        Ok(iterator) => {
+            let cancellation = ctx.step.cancellation.clone();
+            let finish = move |state: Result<Bytes>| {
+                let variant = |state: Bytes| {
+                    if state.len() > MAX_STATE {
+                        let message = format!(
+                            "the state of the iterator has {} bytes, more than {MAX_STATE}; make the buffers of its \
+                             dataset smaller, such as those of shuffle and prefetch",
+                            state.len()
+                        );
+                        return Err(Error::new(graph::Code::ResourceExhausted, message));
+                    }
+                    let variant = Variant::new(IteratorState(state));
+                    Ok(smallvec![Tensor::variants(vec![variant], Shape::new(&[1])?)?.into()])
+                };
+                ctx.done(state.and_then(variant));
+            };
+            iterator.save(policy, &cancellation, Box::new(finish));
+        }
+        Err(error) => ctx.done(Err(error)),
+    })
+}
+
+/// `DeserializeIterator`: moves an iterator to the position of a saved state.
+fn deserialize(_: &KernelInit<'_>) -> Result<Kernel> {
+    dataset_thread_kernel(|ctx| {
+        let iterator = iterator_of::<IteratorResource>(ctx, 0)?;
+        let [variant] = ctx.input(1)?.as_variants()? else {
+            device::invalid!(
+                "serialized must hold one iterator state, as SerializeIterator of this server wrote it, got {}",
+                ctx.input(1)?.num_elements()
+            );
+        };
+        let state = variant.expect::<IteratorState>("the state of an iterator")?;
+        iterator.restore(state.0.clone(), &Pull { cancellation: ctx.step.cancellation.clone() })?;
+        Ok(SmallVec::new())
     })
 }
 

@@ -3,6 +3,7 @@ server (`--target`) and TensorFlow's; checks cover sharing between sessions, wai
 import argparse
 import os
 import sys
+import tempfile
 import threading
 
 import numpy as np
@@ -49,6 +50,82 @@ def uninitialised_iterator_is_an_error(ours, theirs):
             following = iterator.get_next()
             with fails(tf.errors.FailedPreconditionError, "GetNext() failed because the iterator has not been initialized. Ensure that"):
                 session.run(following)
+
+
+SAVED = {
+    "shuffle": lambda: Dataset.range(12).shuffle(5, seed=1).repeat(2),
+    "parallel map": lambda: Dataset.range(12).map(lambda x: x * 2, num_parallel_calls=3).batch(2),
+    "prefetch": lambda: Dataset.range(12).shuffle(5, seed=2).prefetch(4),
+    "interleave": lambda: Dataset.range(5).interleave(lambda x: Dataset.range(x, x + 3), cycle_length=3),
+    "zip": lambda: Dataset.zip((Dataset.range(9), Dataset.from_tensor_slices(tf.range(8.0)).skip(1).take(5))),
+    "concatenate": lambda: Dataset.range(3).concatenate(Dataset.range(5).filter(lambda x: tf.equal(x % 2, 1))),
+    "cache": lambda: Dataset.range(5).shuffle(5, seed=3).cache().repeat(3),
+}
+
+
+def saved_and_restored(target, make, count, path, policy=None):
+    """The elements after the first `count`, from an iterator of another session that is restored."""
+
+    def iterator_and_saver():
+        iterator = tf.data.make_initializable_iterator(make())
+        saveable = tf.data.experimental.make_saveable_from_iterator(iterator, external_state_policy=policy)
+        return iterator, iterator.get_next(), tf.train.Saver([saveable])
+
+    def rest(session, following):
+        try:
+            while True:
+                got.append(session.run(following))
+        except tf.errors.OutOfRangeError:
+            pass
+
+    with tf.Graph().as_default(), tf.Session(target) as session:
+        iterator, following, saver = iterator_and_saver()
+        session.run(iterator.initializer)
+        for _ in range(count):
+            session.run(following)
+        path = saver.save(session, path)
+    got = []
+    with tf.Graph().as_default(), tf.Session(target) as session:
+        iterator, following, saver = iterator_and_saver()
+        session.run(iterator.initializer)
+        saver.restore(session, path)
+        rest(session, following)
+    return got
+
+
+@check
+def restored_iterators_continue(ours, theirs):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, make in SAVED.items():
+            for count in (0, 1, 4):
+                of = [saved_and_restored(t, make, count, os.path.join(folder, "state")) for t in (ours, theirs)]
+                assert of[0], f"{name} has no elements after {count}"
+                assert str(of[0]) == str(of[1]), (name, count, *of)
+
+
+@check
+def iterators_with_external_state_are_not_saved(ours, theirs):
+    noise = lambda: Dataset.range(3).map(lambda x: tf.random_uniform([]))  # noqa: E731
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "state")
+        for target in (ours, theirs):
+            with fails(tf.errors.FailedPreconditionError, "RandomUniform is stateful"):
+                saved_and_restored(target, noise, 1, path)
+            assert len(saved_and_restored(target, noise, 1, path, "ignore")) == 2
+
+
+@check
+def uninitialised_iterators_are_not_saved_nor_restored(ours, theirs):
+    for target in (ours, theirs):
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            first, second = (tf.data.make_initializable_iterator(Dataset.range(3)) for _ in range(2))
+            state = dataset_ops.serialize_iterator(first._iterator_resource)
+            restore = dataset_ops.deserialize_iterator(second._iterator_resource, state)
+            with fails(tf.errors.FailedPreconditionError, "Save() failed because the iterator has not been initialized."):
+                session.run(restore)
+            session.run(first.initializer)
+            with fails(tf.errors.FailedPreconditionError, "Restore() failed because the iterator has not been initialized."):
+                session.run(restore)
 
 
 @check

@@ -1,6 +1,8 @@
 //! Tensors as bytes of a data file. Numeric elements are stored as they are in memory; strings as their
-//! lengths, a checksum of the lengths, and the concatenated strings.
+//! lengths, a checksum of the lengths, and the concatenated strings; variants each as a message with its length before
+//! and a checksum after it.
 
+use super::variant;
 use crate::checksum::Checksum;
 use crate::error::Result;
 use crate::proto::{put_varint, take_varint};
@@ -64,6 +66,18 @@ impl<'a> Sink<'a> {
         strings.iter().try_for_each(|string| self.add(string))
     }
 
+    /// Adds the message of a variant: its length, its bytes, and the checksum of all bytes so far, in which lengths
+    /// count as numbers of eight bytes.
+    fn add_message(&mut self, message: &[u8]) -> Result<()> {
+        let mut length = Vec::new();
+        put_varint(&mut length, message.len() as u64);
+        self.put(&length)?;
+        self.checksum.add(&(message.len() as u64).to_le_bytes());
+        self.add(message)?;
+        let checksum = self.checksum.masked();
+        self.add(&checksum.to_le_bytes())
+    }
+
     /// Returns the number of bytes and their masked checksum.
     pub(super) fn finish(self) -> (u64, u32) {
         (self.size, self.checksum.masked())
@@ -80,10 +94,12 @@ impl Content for Tensor {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        if self.dtype() == DType::String {
-            sink.add_strings(self.as_strings()?)
-        } else {
-            sink.add(self.bytes()?)
+        match self.dtype() {
+            DType::String => sink.add_strings(self.as_strings()?),
+            DType::Variant => {
+                variant::encoded(self)?.iter().try_for_each(|message| sink.add_message(message))
+            }
+            _ => sink.add(self.bytes()?),
         }
     }
 }
@@ -140,6 +156,7 @@ pub(super) enum ContentError {
     Layout(&'static str),
     Checksum { stored: u32, actual: u32 },
     Tensor(graph::Error),
+    Unsupported(crate::error::Error),
 }
 
 impl From<graph::Error> for ContentError {
@@ -195,4 +212,36 @@ pub(super) fn strings(bytes: Bytes, shape: &Shape, stored: u32) -> Result<Tensor
         return Err(ContentError::Layout("is longer than its strings"));
     }
     Ok(Tensor::strings(strings, shape.clone())?)
+}
+
+/// Decodes a tensor of variants from its stored bytes and the masked checksum `stored` in its index entry.
+pub(super) fn variants(bytes: &Bytes, shape: &Shape, stored: u32) -> Result<Tensor, ContentError> {
+    let mut rest = &bytes[..];
+    let mut checksum = Checksum::default();
+    let mut variants = Vec::new();
+    for _ in 0..shape.num_elements() {
+        let length = take_varint(&mut rest).ok_or(ContentError::Layout("has a malformed length"))?;
+        let parts = usize::try_from(length).ok().and_then(|length| rest.split_at_checked(length));
+        let (message, after) = parts.ok_or(ContentError::Layout("is shorter than its variants"))?;
+        let (own, after) =
+            after.split_first_chunk::<4>().ok_or(ContentError::Layout("is shorter than its variants"))?;
+        checksum.add(&length.to_le_bytes());
+        checksum.add(message);
+        if *own != checksum.masked().to_le_bytes() {
+            return Err(ContentError::Checksum {
+                stored: u32::from_le_bytes(*own),
+                actual: checksum.masked(),
+            });
+        }
+        checksum.add(own);
+        variants.push(variant::decoded(&bytes.slice_ref(message))?);
+        rest = after;
+    }
+    if !rest.is_empty() {
+        return Err(ContentError::Layout("is longer than its variants"));
+    }
+    if checksum.masked() != stored {
+        return Err(ContentError::Checksum { stored, actual: checksum.masked() });
+    }
+    Ok(Tensor::variants(variants, shape.clone())?)
 }

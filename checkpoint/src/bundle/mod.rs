@@ -5,6 +5,7 @@ mod content;
 mod entry;
 mod merge;
 mod reader;
+mod variant;
 mod writer;
 
 pub use content::{Content, Sink};

@@ -173,18 +173,21 @@ impl Reader {
                 checksum::unmask(actual)
             ))
         };
-        if entry.dtype == DType::String {
+        if matches!(entry.dtype, DType::String | DType::Variant) {
             let mut bytes = Vec::new();
             bytes.try_reserve_exact(size).map_err(|_| wrong("is too large for memory"))?;
             bytes.resize(size, 0);
             file.read_at(entry.offset, &mut bytes)?;
-            return content::strings(bytes.into(), &entry.shape, entry.checksum).map_err(
-                |error| match error {
-                    ContentError::Layout(what) => wrong(what),
-                    ContentError::Checksum { stored, actual } => mismatch(stored, actual),
-                    ContentError::Tensor(error) => error.into(),
-                },
-            );
+            let decoded = match entry.dtype {
+                DType::String => content::strings(bytes.into(), &entry.shape, entry.checksum),
+                _ => content::variants(&bytes.into(), &entry.shape, entry.checksum),
+            };
+            return decoded.map_err(|error| match error {
+                ContentError::Layout(what) => wrong(what),
+                ContentError::Checksum { stored, actual } => mismatch(stored, actual),
+                ContentError::Tensor(error) => error.into(),
+                ContentError::Unsupported(error) => error,
+            });
         }
         let Some(element) = entry.dtype.size() else {
             return Err(Error::unimplemented(format!(

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::slice::SliceSpec;
 use crate::testing::TempDir;
 use bytes::Bytes;
+use graph::tensor::{IteratorState, Optional, Variant};
 use graph::{Code, DType, Shape, Tensor};
 use std::fs;
 use std::path::Path;
@@ -211,5 +212,34 @@ fn merging_leaves_one_bundle_and_deletes_the_inputs() -> Result<()> {
     let mut reader = Reader::open(dir.path().join("all"))?;
     assert_eq!(reader.read(b"q")?, ones);
     assert_eq!(reader.read(b"w")?.values::<f32>()?[4..8], [4.0, 5.0, 0.0, 1.0]);
+    Ok(())
+}
+
+#[test]
+fn states_of_iterators_are_read_back_and_damage_is_found() -> Result<()> {
+    let dir = TempDir::new()?;
+    let prefix = dir.path().join("a");
+    let state = |length: usize| IteratorState(Bytes::from(vec![7; length]));
+    let variants = [0, 3, 300].map(|length| Variant::new(state(length)));
+    write(&prefix, &[(b"i", Tensor::variants(variants.to_vec(), Shape::new(&[3])?)?)])?;
+    let restored = Reader::open(&prefix)?.read(b"i")?;
+    let lengths = restored.as_variants()?.iter().map(|v| v.get::<IteratorState>().map(|state| state.0.len()));
+    assert_eq!(lengths.collect::<Vec<_>>(), [Some(0), Some(3), Some(300)]);
+    let path = data_file(&prefix, 0, 1);
+    let whole = read(&path)?;
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        put(&path, &damaged)?;
+        let refused = Reader::open(&prefix)?.read(b"i").map(|_| ()).map_err(|e| e.code());
+        assert_eq!(refused, Err(Code::DataLoss), "{at}");
+    }
+    let other = Tensor::variant(Optional::<Tensor>::NONE);
+    let refused = write(&prefix, &[(b"o", other)]).map_err(|e| (e.code(), e.to_string()));
+    let text = "a variant that holds tensorflow::data::Optional in a checkpoint";
+    assert!(
+        refused.as_ref().is_err_and(|(code, t)| *code == Code::Unimplemented && t.contains(text)),
+        "{refused:?}"
+    );
     Ok(())
 }

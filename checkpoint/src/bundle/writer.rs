@@ -89,7 +89,7 @@ impl Writer {
             invalid!("Adding duplicate key: {}", String::from_utf8_lossy(&key));
         }
         let wanted = tensor.dtype().size().map(|size| (size * tensor.shape().num_elements()) as u64);
-        if wanted.is_none() && tensor.dtype() != DType::String {
+        if wanted.is_none() && !matches!(tensor.dtype(), DType::String | DType::Variant) {
             return Err(Error::unimplemented(format!("a tensor of {} in a checkpoint", tensor.dtype())));
         }
         let offset = self.data.written();

@@ -337,6 +337,35 @@ impl FunctionLibrary {
         callers
     }
 
+    /// Returns the name of an op in `function`, or in a function that it calls, whose kernel has state or side effects;
+    /// `None` if there is none. Excluded are `Assert`, ops that make datasets, and ops that call functions.
+    pub fn stateful_op(&self, function: &FunctionDef) -> Option<Arc<str>> {
+        let (mut seen, mut open): (FxHashSet<&str>, Vec<&FunctionDef>) =
+            (FxHashSet::default(), vec![function]);
+        while let Some(function) = open.pop() {
+            for node in &function.nodes {
+                let mut calls = false;
+                let mut add = |callee: &str| {
+                    calls = true;
+                    if let Some(callee) = self.get(callee)
+                        && seen.insert(&callee.name)
+                    {
+                        open.push(callee);
+                    }
+                };
+                if self.get(&node.op).is_some() {
+                    add(&node.op);
+                }
+                each_function(&node.attrs, &mut add);
+                let is_excluded = calls || &*node.op == "Assert" || node.op.contains("Dataset");
+                if !is_excluded && ops::lookup(&node.op).is_some_and(|op| op.is_stateful()) {
+                    return Some(node.op.clone());
+                }
+            }
+        }
+        None
+    }
+
     /// Returns the functions and gradients that the graph's nodes can call, directly or through other functions.
     pub fn reachable_from(self: &Arc<FunctionLibrary>, graph: &Graph) -> Arc<FunctionLibrary> {
         if self.is_empty() {

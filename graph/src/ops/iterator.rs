@@ -174,7 +174,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["resource_handle: resource"],
         outputs: &["serialized: variant"],
         attrs: &["external_state_policy: int = 0"],
-        infer: scalars,
+        infer: state_vector,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
@@ -295,5 +295,11 @@ pub(super) fn element(infer: &mut Infer<'_>) -> Result<()> {
     for (i, shape) in shapes.into_iter().enumerate() {
         infer.set(i, shape);
     }
+    Ok(())
+}
+
+/// The output is a vector of unknown length.
+fn state_vector(infer: &mut Infer<'_>) -> Result<()> {
+    infer.set(0, PartialShape::vector(None));
     Ok(())
 }

@@ -3,12 +3,14 @@
 mod buffer;
 mod display;
 mod inline;
+mod iterator_state;
 mod list;
 mod object;
 mod optional;
 mod region;
 
 pub use buffer::{ALIGNMENT, Buffer, LARGE, available_memory, memory_limit, set_memory_limit, trim_memory};
+pub use iterator_state::IteratorState;
 pub use list::TensorList;
 pub use object::{MAX_NESTING, MAX_TENSORS, ResourceHandle, Variant, VariantComponent, VariantObject};
 pub use optional::Optional;

@@ -97,6 +97,21 @@ impl PhiloxWords {
         PhiloxWords { stream, group: [0; GROUP], used: GROUP }
     }
 
+    /// Returns the position in the stream: the key, the lower and upper half of the counter of the next group, and the
+    /// number of words of the current group that have been returned.
+    pub(crate) fn position(&self) -> [u64; 4] {
+        let [low, high] = self.stream.counter();
+        [self.stream.key(), low, high, self.used as u64]
+    }
+
+    /// Returns the words after a [position](PhiloxWords::position); `None` if it is not one.
+    pub(crate) fn at_position([key, low, high, used]: [u64; 4]) -> Option<PhiloxWords> {
+        let used = usize::try_from(used).ok().filter(|&used| used <= GROUP)?;
+        let stream = Philox::at_counter(key, [low, high]);
+        let before = Philox { counter: stream.counter.wrapping_sub(1), ..stream }.next();
+        Some(PhiloxWords { stream, group: before, used })
+    }
+
     #[inline]
     pub(crate) fn next(&mut self) -> u32 {
         if self.used == GROUP {
@@ -141,6 +156,16 @@ mod tests {
         let mut singles = PhiloxWords::new(drawn);
         let four = [singles.next(), singles.next(), singles.next(), singles.next()];
         assert_eq!(four, drawn.next());
+    }
+
+    #[test]
+    fn words_continue_from_every_position() {
+        let mut words = PhiloxWords::new(Philox::new(7, 3));
+        for _ in 0..10 {
+            let copy = PhiloxWords::at_position(words.position());
+            assert_eq!(copy.map(|mut copy| copy.next()), Some(words.next()));
+        }
+        assert!(PhiloxWords::at_position([0, 0, 0, 5]).is_none());
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! Conversions of variants that hold tensor lists and optional values, in TensorFlow's layout. Variants of
-//! other kinds cannot leave the task that created them.
+//! Conversions of variants that hold tensor lists, optional values and states of iterators, in TensorFlow's layout.
+//! Variants of other kinds cannot leave the task that created them.
 
 use super::Budget;
 use super::attr::dtype_from_proto;
 use super::shape::{partial_shape_from_proto, partial_shape_to_proto};
 use super::tensor::{tensor_from_proto_within, tensor_to_proto};
 use crate::pb;
-use graph::tensor::{Optional, TensorList, VariantObject};
+use graph::tensor::{IteratorState, Optional, TensorList, VariantObject};
 use graph::{Error, Result, Tensor, Variant};
 use prost::Message;
 use prost::encoding::{decode_varint, encode_varint};
@@ -27,6 +27,10 @@ pub(super) fn variant_to_proto(variant: &Variant) -> pb::VariantTensorDataProto 
             metadata: vec![components.is_some() as u8],
             tensors: components.unwrap_or_default().iter().map(tensor_to_proto).collect(),
         };
+    }
+    if let Some(state) = variant.get::<IteratorState>() {
+        let type_name = IteratorState::TYPE_NAME.to_owned();
+        return pb::VariantTensorDataProto { type_name, metadata: state.0.to_vec(), tensors: Vec::new() };
     }
     let type_name = variant.object().map_or("", |object| object.type_name()).to_owned();
     pb::VariantTensorDataProto { type_name, ..Default::default() }
@@ -49,6 +53,10 @@ pub(super) fn variant_from_proto(proto: pb::VariantTensorDataProto, budget: &mut
             }
             _ => Err(Error::invalid("a variant holds no optional, though it says so")),
         },
+        IteratorState::TYPE_NAME => {
+            budget.take(proto.metadata.len(), 1)?;
+            Ok(Variant::new(IteratorState(proto.metadata.into())))
+        }
         other => Err(Error::unimplemented(format!(
             "a variant that holds {other} cannot leave the task where it was made"
         ))),

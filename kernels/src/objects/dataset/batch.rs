@@ -2,10 +2,11 @@
 
 use super::element::{row, stack};
 use super::prefetch_iterator::{BufferLimit, PrefetchIterator};
-use super::transform::{dataset, from_fn};
-use super::{Cardinality, Dataset, Element, ElementSpec, INFINITE, Pull, UNKNOWN};
+use super::state::{ExchangedState, InputState, StateExchange, mismatch};
+use super::transform::{dataset, from_state};
+use super::{Cardinality, Dataset, DatasetIterator, Element, ElementSpec, INFINITE, Pull, UNKNOWN};
 use device::Result;
-use graph::PartialShape;
+use graph::{PartialShape, Tensor};
 use std::sync::Arc;
 
 /// Returns the number of batches of `size` elements that a dataset of `input` elements gives.
@@ -83,14 +84,15 @@ pub(crate) fn batch(
     let inner = input.clone();
     let name = if ahead.is_some() { "ParallelBatch" } else { "BatchV2" };
     dataset(name, spec, cardinality, &[&input], move |ctx| {
-        let mut input = inner.iterator(ctx)?;
-        let mut has_ended = false;
-        let batches = from_fn(move |pull| {
-            if has_ended {
+        // The value is true after the last batch.
+        let state = InputState::new(inner.iterator(ctx)?, false);
+        let batches = from_state("BatchV2", state, move |state, pull| {
+            if state.value {
                 return Ok(None);
             }
-            let elements = collect(count, pull, |pull| input.next(pull))?;
-            has_ended = elements.len() < count;
+            let elements = collect(count, pull, |pull| state.next_input(pull))?;
+            let has_ended = elements.len() < count;
+            state.value = has_ended;
             if elements.is_empty() || has_ended && drop_remainder {
                 return Ok(None);
             }
@@ -102,6 +104,29 @@ pub(crate) fn batch(
             Some(many) => Box::new(PrefetchIterator::new(batches, BufferLimit::Fixed(many as usize))),
         })
     })
+}
+
+/// The state of an iterator over the rows of its input's elements.
+struct UnbatchState {
+    input: Box<dyn DatasetIterator>,
+    current: Element,
+    /// The next row of the current element.
+    next: usize,
+    /// Number of rows of the current element.
+    count: usize,
+}
+
+impl ExchangedState for UnbatchState {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.value(&mut self.current)?;
+        exchange.value(&mut self.next)?;
+        exchange.value(&mut self.count)?;
+        let rows = |tensor: &Tensor| tensor.shape().first().copied();
+        if self.current.iter().any(|tensor| rows(tensor) != Some(self.count)) {
+            return Err(mismatch());
+        }
+        self.input.exchange(exchange)
+    }
 }
 
 /// Returns the dataset of the rows of each input element: the component tensors are split along their first dimension.
@@ -128,11 +153,10 @@ pub(crate) fn unbatch(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     };
     let inner = input.clone();
     dataset("Unbatch", spec, cardinality, &[&input], move |ctx| {
-        let mut input = inner.iterator(ctx)?;
-        let mut current = Element::new();
-        let (mut next, mut count) = (0, 0);
-        from_fn(move |pull| {
-            while next >= count {
+        let state = UnbatchState { input: inner.iterator(ctx)?, current: Element::new(), next: 0, count: 0 };
+        from_state("Unbatch", state, move |state, pull| {
+            let UnbatchState { input, current, next, count } = state;
+            while *next >= *count {
                 pull.check()?;
                 let Some(element) = input.next(pull)? else { return Ok(None) };
                 let rows = |i: usize| element.get(i).and_then(|t| t.shape().first().copied());
@@ -151,10 +175,10 @@ pub(crate) fn unbatch(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
                         Some(_) => {}
                     }
                 }
-                (current, next, count) = (element, 0, first);
+                (*current, *next, *count) = (element, 0, first);
             }
-            next += 1;
-            current.iter().map(|t| row(t, next - 1)).collect::<Result<Element>>().map(Some)
+            *next += 1;
+            current.iter().map(|t| row(t, *next - 1)).collect::<Result<Element>>().map(Some)
         })
     })
 }

@@ -1,7 +1,9 @@
 //! Caching in memory: the elements of the first complete iteration are stored, and later iterations read them.
 
-use super::transform::{dataset, from_fn};
-use super::{Dataset, DatasetIterator, Element, PerPipeline, Pipeline, Pull};
+use super::context::SharedExchange;
+use super::state::{ExchangedState, StateExchange};
+use super::transform::{dataset, from_state};
+use super::{Dataset, DatasetIterator, Element, IteratorContext, PerPipeline, Pull};
 use device::Result;
 use parking_lot::Mutex;
 use std::fmt;
@@ -17,6 +19,24 @@ impl fmt::Debug for MemoryCache {
     }
 }
 
+impl SharedExchange for MemoryCache {
+    fn exchange_shared(&self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        let full = self.0.lock().clone();
+        let mut is_full = full.is_some();
+        exchange.value(&mut is_full)?;
+        if !is_full {
+            *self.0.lock() = None;
+            return Ok(());
+        }
+        let mut elements = full.map_or_else(Vec::new, |full| Vec::clone(&full));
+        exchange.value(&mut elements)?;
+        if exchange.is_restoring() {
+            *self.0.lock() = Some(Arc::new(elements));
+        }
+        Ok(())
+    }
+}
+
 /// The owner of the cache of a cached dataset: the dataset itself or a cache resource.
 #[derive(Debug)]
 pub(crate) enum CacheSource {
@@ -27,11 +47,13 @@ pub(crate) enum CacheSource {
 }
 
 impl CacheSource {
-    fn of(&self, pipeline: &Arc<Pipeline>) -> Arc<MemoryCache> {
-        match self {
-            CacheSource::Own(caches) => caches.get(pipeline, MemoryCache::default),
+    fn of(&self, ctx: &IteratorContext) -> Result<Arc<MemoryCache>> {
+        let cache = match self {
+            CacheSource::Own(caches) => caches.get(ctx.pipeline(), MemoryCache::default),
             CacheSource::Shared(cache) => cache.clone(),
-        }
+        };
+        ctx.pipeline().share(ctx, cache.clone())?;
+        Ok(cache)
     }
 }
 
@@ -39,25 +61,62 @@ impl CacheSource {
 pub(crate) fn cache(input: Arc<Dataset>, caches: CacheSource) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("MemoryCache", input.spec.clone(), input.cardinality, &[&input], move |ctx| {
-        let cache = caches.of(ctx.pipeline());
-        let (inner, ctx) = (inner.clone(), ctx.clone());
-        let mut pass: Option<CachePass> = None;
-        from_fn(move |pull| {
+        let state = CacheState { cache: caches.of(ctx)?, input: inner.clone(), ctx: ctx.clone(), pass: None };
+        from_state("MemoryCache", state, |state, pull| {
             // The iterator chooses between reading and filling the cache at its first pull, because another iterator
             // may have filled the cache after this iterator was made.
-            let pass = match &mut pass {
+            let pass = match &mut state.pass {
                 Some(pass) => pass,
                 None => {
-                    let full = cache.0.lock().clone();
-                    pass.insert(match full {
+                    let full = state.cache.0.lock().clone();
+                    state.pass.insert(match full {
                         Some(elements) => CachePass::Reads(elements, 0),
-                        None => CachePass::Fills(inner.iterator(&ctx)?, Vec::new()),
+                        None => CachePass::Fills(state.input.iterator(&state.ctx)?, Vec::new()),
                     })
                 }
             };
-            pass.next(pull, &cache)
+            pass.next(pull, &state.cache)
         })
     })
+}
+
+/// The state of an iterator over a cached dataset.
+struct CacheState {
+    cache: Arc<MemoryCache>,
+    input: Arc<Dataset>,
+    ctx: IteratorContext,
+    /// `None` before the first pull.
+    pass: Option<CachePass>,
+}
+
+impl ExchangedState for CacheState {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        // The elements of a full cache are saved once, with the cache.
+        let mut read = match &self.pass {
+            Some(CachePass::Reads(_, next)) => Some(*next),
+            _ => None,
+        };
+        exchange.value(&mut read)?;
+        let mut is_filling = matches!(self.pass, Some(CachePass::Fills(..)));
+        exchange.value(&mut is_filling)?;
+        if exchange.is_restoring() {
+            self.pass = match (read, is_filling) {
+                (Some(next), _) => {
+                    let full = self.cache.0.lock().clone();
+                    Some(CachePass::Reads(full.unwrap_or_default(), next))
+                }
+                (None, true) => Some(CachePass::Fills(self.input.iterator(&self.ctx)?, Vec::new())),
+                (None, false) => None,
+            };
+        }
+        match &mut self.pass {
+            Some(CachePass::Fills(input, elements)) => {
+                exchange.value(elements)?;
+                input.exchange(exchange)
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// An iteration over a cached dataset, which reads the cache or fills it.
@@ -73,7 +132,7 @@ impl CachePass {
         match self {
             CachePass::Reads(elements, next) => {
                 let element = elements.get(*next).cloned();
-                *next += 1;
+                *next = next.saturating_add(1);
                 Ok(element)
             }
             CachePass::Fills(input, elements) => match input.next(pull)? {

@@ -2,6 +2,8 @@
 //! cancellation).
 
 use super::function::ElementFunction;
+use super::state::{ExternalStatePolicy, StateExchange};
+use bytes::Bytes;
 use device::Result;
 use device::cancel::Cancellation;
 use parking_lot::Mutex;
@@ -15,6 +17,36 @@ use std::sync::{Arc, Weak};
 #[derive(Debug, Default)]
 pub(crate) struct Pipeline {
     functions: Mutex<FxHashMap<usize, FunctionEntry>>,
+    shared: Mutex<SharedStates>,
+}
+
+/// The states of a pipeline that outlive an iterator: seed generators and caches. They are saved beside the iterators,
+/// because the iterator that used a state may have ended.
+#[derive(Default)]
+struct SharedStates {
+    /// The states by the place of the dataset that owns them; dropped ones are removed from time to time.
+    kept: FxHashMap<String, Weak<SharedState>>,
+    /// The number of states at which dropped ones are removed.
+    limit: usize,
+    /// Saved states, by place, of datasets that are not iterated again yet.
+    saved: FxHashMap<String, Bytes>,
+    /// True while the iterators are restored; saved states are then kept, to be set again at the end.
+    is_restoring: bool,
+}
+
+/// A state that outlives an iterator.
+pub(crate) type SharedState = dyn SharedExchange;
+
+/// A shared value that a [`StateExchange`] saves and restores.
+pub(crate) trait SharedExchange: Send + Sync {
+    /// Like [`exchange`](super::state::ExchangedState::exchange), for a value that is shared.
+    fn exchange_shared(&self, exchange: &mut StateExchange<'_>) -> Result<()>;
+}
+
+impl fmt::Debug for SharedStates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedStates({} kept, {} saved)", self.kept.len(), self.saved.len())
+    }
 }
 
 /// A function and its instance in a pipeline. The entry keeps the function alive, because its address is the map's key
@@ -34,6 +66,92 @@ impl Pipeline {
         let mut functions = self.functions.lock();
         Ok(functions.entry(address).or_insert_with(|| (function.clone(), made)).1.clone())
     }
+
+    /// Makes `state` part of the pipeline's saved state. If a state was saved at the same place and has not been set
+    /// yet, sets it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the saved state is of another dataset.
+    pub(crate) fn share(&self, ctx: &IteratorContext, state: Arc<SharedState>) -> Result<()> {
+        let place = format!("{}{:?}", ctx.prefix(), ctx.path());
+        let saved = {
+            let mut shared = self.shared.lock();
+            let known = shared.kept.get(&place).is_some_and(|kept| is_same(kept, &state));
+            if known {
+                return Ok(());
+            }
+            if shared.kept.len() >= shared.limit {
+                shared.kept.retain(|_, kept| kept.strong_count() > 0);
+                shared.limit = (shared.kept.len() * 2).max(16);
+            }
+            shared.kept.insert(place.clone(), Arc::downgrade(&state));
+            if shared.is_restoring { shared.saved.get(&place).cloned() } else { shared.saved.remove(&place) }
+        };
+        match saved {
+            Some(bytes) => restore_shared(&*state, bytes, &Pull::default()),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the saved form of all shared states, with their places, in the order of the places.
+    ///
+    /// # Errors
+    /// Those of [`SharedExchange::exchange_shared`].
+    pub(super) fn saved_states(&self, pull: &Pull) -> Result<Vec<(Bytes, Bytes)>> {
+        let (kept, saved) = {
+            let shared = self.shared.lock();
+            let kept = shared.kept.iter().filter_map(|(place, kept)| Some((place.clone(), kept.upgrade()?)));
+            (kept.collect::<Vec<_>>(), shared.saved.clone())
+        };
+        let mut all = saved;
+        for (place, state) in kept {
+            let mut exchange = StateExchange::save(pull, ExternalStatePolicy::Ignore);
+            state.exchange_shared(&mut exchange)?;
+            all.insert(place, exchange.finish()?);
+        }
+        let mut all: Vec<(Bytes, Bytes)> =
+            all.into_iter().map(|(place, bytes)| (Bytes::from(place), bytes)).collect();
+        all.sort();
+        Ok(all)
+    }
+
+    /// Takes saved states, which are set when their datasets are iterated and again in [`Pipeline::end_restore`].
+    pub(super) fn begin_restore(&self, saved: Vec<(Bytes, Bytes)>) {
+        let place = |bytes: Bytes| String::from_utf8_lossy(&bytes).into_owned();
+        let mut shared = self.shared.lock();
+        shared.saved = saved.into_iter().map(|(at, bytes)| (place(at), bytes)).collect();
+        shared.is_restoring = true;
+    }
+
+    /// Sets the saved states of the datasets that are iterated now.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a saved state is of another dataset.
+    pub(super) fn end_restore(&self, pull: &Pull) -> Result<()> {
+        let found: Vec<(Arc<SharedState>, Bytes)> = {
+            let mut shared = self.shared.lock();
+            shared.is_restoring = false;
+            let SharedStates { kept, saved, .. } = &mut *shared;
+            let found = kept.iter().filter_map(|(place, kept)| {
+                let kept = kept.upgrade()?;
+                Some((kept, saved.remove(place)?))
+            });
+            found.collect()
+        };
+        found.into_iter().try_for_each(|(state, bytes)| restore_shared(&*state, bytes, pull))
+    }
+}
+
+/// Returns whether two pointers are to one state.
+fn is_same(kept: &Weak<SharedState>, state: &Arc<SharedState>) -> bool {
+    std::ptr::addr_eq(kept.as_ptr(), Arc::as_ptr(state))
+}
+
+/// Sets a shared state to its saved form.
+fn restore_shared(state: &SharedState, bytes: Bytes, pull: &Pull) -> Result<()> {
+    let mut exchange = StateExchange::restore(pull, bytes)?;
+    state.exchange_shared(&mut exchange)?;
+    exchange.finish().map(|_| ())
 }
 
 /// A separate value of a dataset for each pipeline in which the dataset is iterated.

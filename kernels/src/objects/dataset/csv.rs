@@ -1,7 +1,8 @@
 //! A dataset of the records in files of comma-separated values (RFC 4180).
 
 use super::files::Files;
-use super::transform::{dataset, from_fn};
+use super::state::{ExchangedState, StateExchange, mismatch};
+use super::transform::{dataset, from_state};
 use super::{Dataset, Element, ElementSpec, UNKNOWN};
 use crate::objects::io::Source;
 use bytes::Bytes;
@@ -38,38 +39,62 @@ pub(crate) enum Columns {
 pub(crate) fn csv(files: Files, csv: Csv, spec: ElementSpec) -> Result<Arc<Dataset>> {
     let shared = Arc::new((files, csv));
     dataset("CSV", spec, UNKNOWN, &[], move |_| {
-        let shared = shared.clone();
-        let mut next = 0;
-        let mut reading: Option<Source> = None;
-        from_fn(move |pull| {
-            let (files, csv) = &*shared;
+        let state = CsvState { shared: shared.clone(), next: 0, reading: None };
+        from_state("CSV", state, |CsvState { shared, next, reading }, pull| {
+            let (files, csv) = &**shared;
             loop {
                 pull.check()?;
-                if let Some(source) = &mut reading {
+                if let Some(source) = reading {
                     match csv.read_record(source) {
                         Ok(Some(record)) => return Ok(Some(Element::from_iter(record?))),
-                        Ok(None) => reading = None,
+                        Ok(None) => *reading = None,
                         Err(error) => {
-                            reading = None;
+                            *reading = None;
                             return Err(error);
                         }
                     }
                 }
-                let Some(path) = files.paths.get(next) else { return Ok(None) };
+                let Some(path) = files.paths.get(*next) else { return Ok(None) };
                 let mut source = files.open(path)?;
-                next += 1;
+                *next += 1;
                 if csv.has_header {
                     let Some(header) = csv.skip_header(&mut source)? else {
                         invalid!("Can't read header of file");
                     };
-                    reading = Some(source);
+                    *reading = Some(source);
                     header?;
                 } else {
-                    reading = Some(source);
+                    *reading = Some(source);
                 }
             }
         })
     })
+}
+
+/// The state of an iterator over the records of several files.
+struct CsvState {
+    shared: Arc<(Files, Csv)>,
+    /// The index of the file that follows the open one.
+    next: usize,
+    /// The open file, at its next record.
+    reading: Option<Source>,
+}
+
+impl ExchangedState for CsvState {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.value(&mut self.next)?;
+        let mut offset = self.reading.as_ref().map(Source::position);
+        exchange.value(&mut offset)?;
+        if exchange.is_restoring() {
+            self.reading = None;
+            if let Some(offset) = offset {
+                let files = &self.shared.0;
+                let path = self.next.checked_sub(1).and_then(|index| files.paths.get(index));
+                self.reading.insert(files.open(path.ok_or_else(mismatch)?)?).advance_to(offset)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The separator that ended a field.

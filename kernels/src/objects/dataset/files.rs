@@ -1,6 +1,7 @@
 //! Datasets of the content of files: text lines, TFRecords, fixed-length records.
 
-use super::transform::{dataset, from_fn};
+use super::state::{ExchangedState, StateExchange, mismatch};
+use super::transform::{dataset, from_state};
 use super::{Dataset, Element, ElementSpec, UNKNOWN};
 use crate::objects::io::{
     CarriageReturns, Compression, FixedFormat, FixedReader, LineReader, RecordReader, Source,
@@ -29,8 +30,77 @@ impl Files {
     }
 }
 
-/// A function that returns the next string of an open file, or `None` at the end of the file.
-type ReadFn = Box<dyn FnMut() -> Result<Option<Bytes>> + Send>;
+/// A reader of the strings in an open file.
+trait StringReader: Send {
+    /// Returns the next string, or `None` at the end of the file.
+    fn next_string(&mut self) -> Result<Option<Bytes>>;
+
+    /// Returns the position of the next string, in decompressed bytes.
+    fn offset(&self) -> u64;
+
+    /// Moves forward to the string that starts at `offset`: by reading if the file is compressed.
+    fn advance_to(&mut self, offset: u64) -> Result<()>;
+}
+
+impl StringReader for LineReader {
+    fn next_string(&mut self) -> Result<Option<Bytes>> {
+        self.next_line()
+    }
+
+    fn offset(&self) -> u64 {
+        LineReader::offset(self)
+    }
+
+    fn advance_to(&mut self, offset: u64) -> Result<()> {
+        LineReader::advance_to(self, offset)
+    }
+}
+
+impl StringReader for RecordReader {
+    fn next_string(&mut self) -> Result<Option<Bytes>> {
+        self.next_record()
+    }
+
+    fn offset(&self) -> u64 {
+        RecordReader::offset(self)
+    }
+
+    fn advance_to(&mut self, offset: u64) -> Result<()> {
+        RecordReader::advance_to(self, offset)
+    }
+}
+
+/// A function that opens a file, given by its index and its path.
+trait OpenFn: Fn(&Files, usize, &Path) -> Result<Box<dyn StringReader>> + Send + Sync {}
+
+impl<F: Fn(&Files, usize, &Path) -> Result<Box<dyn StringReader>> + Send + Sync> OpenFn for F {}
+
+/// The state of an iterator over the strings of several files.
+struct FilesState<O> {
+    shared: Arc<(Files, O)>,
+    /// The index of the file that follows the open one.
+    next: usize,
+    /// The open file.
+    reading: Option<Box<dyn StringReader>>,
+}
+
+impl<O: OpenFn> ExchangedState for FilesState<O> {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.value(&mut self.next)?;
+        let mut offset = self.reading.as_ref().map(|reading| reading.offset());
+        exchange.value(&mut offset)?;
+        if exchange.is_restoring() {
+            self.reading = None;
+            if let Some(offset) = offset {
+                let (files, open) = &*self.shared;
+                let index = self.next.checked_sub(1).ok_or_else(mismatch)?;
+                let path = files.paths.get(index).ok_or_else(mismatch)?;
+                self.reading.insert(open(files, index, path)?).advance_to(offset)?;
+            }
+        }
+        Ok(())
+    }
+}
 
 /// The file with which a dataset continues after an error in a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,37 +112,35 @@ enum ErrorPolicy {
 }
 
 /// Returns a dataset of the strings in the files, one file after the other. `open` gets the index and the path of a
-/// file and returns the function that reads it. If a file cannot be opened, the next pull tries the same file again.
+/// file and returns its reader. If a file cannot be opened, the next pull tries the same file again.
 fn string_dataset(
     name: &'static str,
     files: Files,
     on_error: ErrorPolicy,
-    open: impl Fn(&Files, usize, &Path) -> Result<ReadFn> + Send + Sync + 'static,
+    open: impl OpenFn + 'static,
 ) -> Result<Arc<Dataset>> {
     let shared = Arc::new((files, open));
     dataset(name, ElementSpec::scalars(&[DType::String]), UNKNOWN, &[], move |_| {
-        let shared = shared.clone();
-        let mut next = 0;
-        let mut reading: Option<ReadFn> = None;
-        from_fn(move |pull| {
-            let (files, open) = &*shared;
+        let state = FilesState { shared: shared.clone(), next: 0, reading: None };
+        from_state(name, state, move |FilesState { shared, next, reading }, pull| {
+            let (files, open) = &**shared;
             loop {
                 pull.check()?;
-                if let Some(read) = &mut reading {
-                    match read() {
+                if let Some(open_file) = reading {
+                    match open_file.next_string() {
                         Ok(Some(bytes)) => return Ok(Some(Element::from([Tensor::string(bytes)]))),
-                        Ok(None) => reading = None,
+                        Ok(None) => *reading = None,
                         Err(error) => {
                             if on_error == ErrorPolicy::NextFile {
-                                reading = None;
+                                *reading = None;
                             }
                             return Err(error);
                         }
                     }
                 }
-                let Some(path) = files.paths.get(next) else { return Ok(None) };
-                reading = Some(open(files, next, path)?);
-                next += 1;
+                let Some(path) = files.paths.get(*next) else { return Ok(None) };
+                *reading = Some(open(files, *next, path)?);
+                *next += 1;
             }
         })
     })
@@ -81,8 +149,7 @@ fn string_dataset(
 /// Returns the dataset of the lines of text files, without line ends.
 pub(crate) fn text_lines(files: Files) -> Result<Arc<Dataset>> {
     string_dataset("TextLine", files, ErrorPolicy::SameFile, |files, _, path| {
-        let mut reader = LineReader::new(files.open(path)?, CarriageReturns::Remove);
-        Ok(Box::new(move || reader.next_line()))
+        Ok(Box::new(LineReader::new(files.open(path)?, CarriageReturns::Remove)))
     })
 }
 
@@ -99,7 +166,7 @@ pub(crate) fn records(files: Files, offsets: Vec<u64>) -> Result<Arc<Dataset>> {
         if let Some(offset) = offsets.get(i) {
             reader.advance_to(*offset)?;
         }
-        Ok(Box::new(move || reader.next_record()))
+        Ok(Box::new(reader))
     })
 }
 
@@ -115,21 +182,43 @@ pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<
                 return Err(Error::invalid(uneven_message(format, path, body)));
             }
         }
-        let mut reader = FixedReader::new(source, format)?;
-        let (mut read, path) = (0u64, path.to_owned());
-        Ok(Box::new(move || {
-            let record = reader.next_record()?;
-            if record.is_some() {
-                read += 1;
-            } else if reader.excess() != 0 {
-                // The length of a compressed file's content is known only after reading it, so the length is checked at
-                // the end.
-                let body = read.saturating_mul(format.record).saturating_add(reader.excess());
-                return Err(Error::new(Code::DataLoss, uneven_message(format, &path, body.into())));
-            }
-            Ok(record)
-        }))
+        let reader = FixedReader::new(source, format)?;
+        Ok(Box::new(FixedFile { reader, format, path: path.to_owned(), read: 0 }))
     })
+}
+
+/// An open file of fixed-length records.
+struct FixedFile {
+    reader: FixedReader,
+    format: FixedFormat,
+    path: PathBuf,
+    /// Number of records read.
+    read: u64,
+}
+
+impl StringReader for FixedFile {
+    fn next_string(&mut self) -> Result<Option<Bytes>> {
+        let FixedFile { reader, format, path, read } = self;
+        let record = reader.next_record()?;
+        if record.is_some() {
+            *read += 1;
+        } else if reader.excess() != 0 {
+            // The length of a compressed file's content is known only after reading it, so the length is checked at the
+            // end.
+            let body = read.saturating_mul(format.record).saturating_add(reader.excess());
+            return Err(Error::new(Code::DataLoss, uneven_message(*format, path, body.into())));
+        }
+        Ok(record)
+    }
+
+    fn offset(&self) -> u64 {
+        self.reader.offset()
+    }
+
+    fn advance_to(&mut self, offset: u64) -> Result<()> {
+        self.read = offset.saturating_sub(self.format.header) / self.format.record.max(1);
+        self.reader.advance_to(offset)
+    }
 }
 
 /// Returns the error message for a file whose body, the part between header and footer, is not a whole number of

@@ -23,6 +23,12 @@ pub(crate) trait ElementFunction: Send + Sync + fmt::Debug {
     /// Returns an instance of the same function whose kernels have new state.
     fn instance(&self) -> Result<Arc<dyn ElementFunction>>;
 
+    /// Returns the name of an op in the function, or in a function that it calls, whose state lasts from call to call;
+    /// `None` if there is none.
+    fn stateful_op(&self) -> Option<Arc<str>> {
+        None
+    }
+
     /// Returns whether the function is one of the client's graph, which error messages then say.
     fn is_user_defined(&self) -> bool {
         true
@@ -50,6 +56,10 @@ impl ElementFunction for GraphFunction {
 
     fn instance(&self) -> Result<Arc<dyn ElementFunction>> {
         Ok(Arc::new(GraphFunction(self.0.instance()?)))
+    }
+
+    fn stateful_op(&self) -> Option<Arc<str>> {
+        self.0.stateful_op()
     }
 }
 
@@ -90,6 +100,16 @@ impl FunctionInstance {
         let prefix = self.prefix.clone();
         let end = move |result: Result<Element>| done(result.map_err(|error| name_iterator(error, &prefix)));
         self.function.start(cancellation, arguments, Box::new(end));
+    }
+
+    /// Returns the name of an op in the function whose state lasts from call to call.
+    pub(crate) fn stateful_op(&self) -> Option<Arc<str>> {
+        self.function.stateful_op()
+    }
+
+    /// Returns the names of the iterator that calls the function and of the iterators that contain it.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
     }
 
     /// Calls the function and waits for its results.

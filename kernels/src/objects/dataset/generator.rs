@@ -2,6 +2,7 @@
 
 use super::function::{CapturedFunction, FunctionInstance, end_or_error};
 use super::on_device::spec_of;
+use super::state::{ExchangedState, StateExchange};
 use super::{Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, IteratorContext, Pull, UNKNOWN};
 use device::Result;
 use device::cancel::Cancellation;
@@ -56,6 +57,12 @@ enum GeneratorState {
     Initialized(Element),
     /// `finalize` has been started.
     Finalized,
+}
+
+impl ExchangedState for GeneratorIterator {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        Err(exchange.unsupported("Generator"))
+    }
 }
 
 impl DatasetIterator for GeneratorIterator {

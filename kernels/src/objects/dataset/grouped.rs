@@ -37,7 +37,7 @@ pub(crate) fn group_by_window(
         let mut sizes: BTreeMap<i64, usize> = BTreeMap::new();
         let mut current: Option<Box<dyn DatasetIterator>> = None;
         let mut reduced_count = 0;
-        from_fn(move |pull| {
+        from_fn("GroupByWindow", move |pull| {
             loop {
                 pull.check()?;
                 if let Some(iterator) = &mut current {
@@ -111,7 +111,7 @@ pub(crate) fn group_by_reducer(
         let (reduce, finalize) = (reducer.reduce.instance(ctx)?, reducer.finalize.instance(ctx)?);
         let spec = out.clone();
         let mut states: BTreeMap<i64, Element> = BTreeMap::new();
-        from_fn(move |pull| {
+        from_fn("GroupByReducer", move |pull| {
             while let Some(iterator) = &mut input {
                 pull.check()?;
                 let Some(element) = iterator.next(pull)? else {

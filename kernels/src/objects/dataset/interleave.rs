@@ -4,6 +4,7 @@
 use super::function::{CapturedFunction, FunctionInstance};
 use super::map::iterate_result;
 use super::prefetch_iterator::{BufferLimit, PrefetchIterator};
+use super::state::{ExchangedState, StateExchange, mismatch};
 use super::transform::dataset;
 use super::{Dataset, DatasetIterator, Element, ElementSpec, IteratorContext, Pull, UNKNOWN};
 use device::Result;
@@ -103,9 +104,75 @@ struct InterleaveIterator {
     in_block: i64,
 }
 
+/// A dataset of the cycle.
 struct OpenDataset {
-    iterator: Box<dyn DatasetIterator>,
-    is_prefetched: bool,
+    iterator: OpenIterator,
+    /// The element for which the function returned the dataset, and the number of datasets returned before it.
+    source: (Element, usize),
+}
+
+/// An iterator over a dataset of the cycle.
+enum OpenIterator {
+    Direct(Box<dyn DatasetIterator>),
+    Prefetched(PrefetchIterator),
+}
+
+impl OpenIterator {
+    fn is_prefetched(&self) -> bool {
+        matches!(self, OpenIterator::Prefetched(_))
+    }
+
+    /// Starts to prefetch the dataset, if it is prefetched.
+    fn start(&mut self) -> Result<()> {
+        match self {
+            OpenIterator::Direct(_) => Ok(()),
+            OpenIterator::Prefetched(iterator) => iterator.start(),
+        }
+    }
+
+    fn as_dyn(&mut self) -> &mut dyn DatasetIterator {
+        match self {
+            OpenIterator::Direct(iterator) => &mut **iterator,
+            OpenIterator::Prefetched(iterator) => iterator,
+        }
+    }
+}
+
+impl ExchangedState for InterleaveIterator {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.kind("Interleave")?;
+        exchange.function(&self.f)?;
+        exchange.value(&mut self.opened)?;
+        exchange.value(&mut self.position)?;
+        exchange.value(&mut self.in_block)?;
+        exchange.input(&mut self.input)?;
+        let mut positions = self.current.len();
+        exchange.value(&mut positions)?;
+        if positions > self.cycle_length || self.position > self.cycle_length {
+            return Err(mismatch());
+        }
+        if exchange.is_restoring() {
+            self.current.clear();
+        }
+        for position in 0..positions {
+            let of_open = |open: &OpenDataset| (open.source.clone(), open.iterator.is_prefetched());
+            let mut source = self.current.get(position).and_then(Option::as_ref).map(of_open);
+            exchange.value(&mut source)?;
+            if exchange.is_restoring() {
+                let open = source.map(|(source, is_prefetched)| {
+                    self.opened_dataset(source, is_prefetched, exchange.pull())
+                });
+                self.current.push(open.transpose()?);
+            }
+            if let Some(Some(open)) = self.current.get_mut(position) {
+                open.iterator.as_dyn().exchange(exchange)?;
+                open.iterator.start()?;
+            }
+        }
+        self.open = self.current.iter().flatten().count();
+        self.prefetched = self.current.iter().flatten().filter(|open| open.iterator.is_prefetched()).count();
+        Ok(())
+    }
 }
 
 impl InterleaveIterator {
@@ -128,25 +195,16 @@ impl InterleaveIterator {
             self.input = None;
             return Ok(());
         };
-        let iterator = iterate_result(&self.f.call(pull, element)?, &self.ctx, self.opened)?;
-        self.opened += 1;
-        let prefetch = self
-            .how
-            .ahead
-            .filter(|ahead| usize::try_from(ahead.datasets).map_or(true, |max| self.prefetched < max));
-        let open = match prefetch {
-            None => OpenDataset { iterator, is_prefetched: false },
-            Some(how) => {
-                let elements = how.elements.max(self.how.block_length).max(1);
-                let limit = BufferLimit::Fixed(usize::try_from(elements).unwrap_or(usize::MAX));
-                let mut ahead = PrefetchIterator::new(iterator, limit);
-                // Prefetching starts when the dataset is opened rather than at its first pull, so that it runs while
-                // elements of other datasets are taken.
-                ahead.start()?;
-                self.prefetched += 1;
-                OpenDataset { iterator: Box::new(ahead), is_prefetched: true }
-            }
+        let has_room = |ahead: InterleavePrefetch| {
+            usize::try_from(ahead.datasets).map_or(true, |max| self.prefetched < max)
         };
+        let is_prefetched = self.how.ahead.is_some_and(has_room);
+        let mut open = self.opened_dataset((element, self.opened), is_prefetched, pull)?;
+        // Prefetching starts when the dataset is opened rather than at its first pull, so that it runs while elements
+        // of other datasets are taken.
+        open.iterator.start()?;
+        self.opened += 1;
+        self.prefetched += usize::from(is_prefetched);
         if self.position >= self.current.len() {
             self.current.resize_with(self.position + 1, || None);
         }
@@ -155,11 +213,30 @@ impl InterleaveIterator {
         Ok(())
     }
 
+    /// Returns the dataset that the function returns for the element of `source`, the number `source.1`.
+    fn opened_dataset(
+        &self,
+        source: (Element, usize),
+        is_prefetched: bool,
+        pull: &Pull,
+    ) -> Result<OpenDataset> {
+        let iterator = iterate_result(&self.f.call(pull, source.0.clone())?, &self.ctx, source.1)?;
+        let iterator = match self.how.ahead.filter(|_| is_prefetched) {
+            None => OpenIterator::Direct(iterator),
+            Some(how) => {
+                let elements = how.elements.max(self.how.block_length).max(1);
+                let limit = BufferLimit::Fixed(usize::try_from(elements).unwrap_or(usize::MAX));
+                OpenIterator::Prefetched(PrefetchIterator::new(iterator, limit))
+            }
+        };
+        Ok(OpenDataset { iterator, source })
+    }
+
     /// Closes the dataset at the current position.
     fn close(&mut self) {
         if let Some(closed) = self.current.get_mut(self.position).and_then(Option::take) {
             self.open -= 1;
-            self.prefetched -= usize::from(closed.is_prefetched);
+            self.prefetched -= usize::from(closed.iterator.is_prefetched());
         }
     }
 }
@@ -180,7 +257,7 @@ impl DatasetIterator for InterleaveIterator {
             pull.check()?;
             match self.current.get_mut(self.position) {
                 Some(Some(open)) => {
-                    if let Some(element) = open.iterator.next(pull)? {
+                    if let Some(element) = open.iterator.as_dyn().next(pull)? {
                         self.in_block += 1;
                         if self.in_block == self.how.block_length {
                             self.advance();

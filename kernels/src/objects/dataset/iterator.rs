@@ -1,6 +1,8 @@
 //! Iterator resources. A request for an element waits without occupying a thread, and is answered by a callback.
 
+use super::state::{self, ExternalStatePolicy};
 use super::{Dataset, DatasetIterator, Element, ElementSpec, IteratorContext, Pull, threads};
+use bytes::Bytes;
 use device::cancel::{Cancellation, Registration};
 use device::resource::Resource;
 use device::{Error, Result};
@@ -14,6 +16,9 @@ use std::sync::Arc;
 /// The callback of a request, called once with the next element, or with `None` at the end.
 pub(crate) type Delivery = Box<dyn FnOnce(Result<Option<Element>>) + Send>;
 
+/// The callback of a request, called once with the saved state.
+pub(crate) type StateDelivery = Box<dyn FnOnce(Result<Bytes>) + Send>;
+
 /// An iterator that sessions share by name. Requests are served one at a time, in the order of their arrival.
 pub(crate) struct IteratorResource {
     /// The spec that every dataset of the iterator must satisfy.
@@ -24,6 +29,8 @@ pub(crate) struct IteratorResource {
 #[derive(Default)]
 struct IteratorState {
     current: CurrentIterator,
+    /// The dataset of the current iterator.
+    dataset: Option<Arc<Dataset>>,
     /// Number of calls of [`IteratorResource::set`]. The serving thread compares it before and after a pull, to drop
     /// the iterator if another one has replaced it.
     generation: u64,
@@ -39,16 +46,28 @@ enum CurrentIterator {
     #[default]
     Uninitialized,
     /// The iterator, while no thread uses it.
-    Idle(Box<dyn DatasetIterator>),
+    Idle(RootIterator),
     /// The serving thread has taken the iterator.
     InUse,
+}
+
+/// An iterator over a dataset, and the context of its pipeline.
+struct RootIterator {
+    iterator: Box<dyn DatasetIterator>,
+    ctx: IteratorContext,
 }
 
 struct Request {
     id: u64,
     cancellation: Arc<Cancellation>,
     registration: Option<Registration>,
-    deliver: Delivery,
+    wanted: Wanted,
+}
+
+/// The result that a request waits for.
+enum Wanted {
+    Element(Delivery),
+    State(ExternalStatePolicy, StateDelivery),
 }
 
 impl Resource for IteratorResource {
@@ -65,33 +84,71 @@ impl IteratorResource {
     ///
     /// # Errors
     /// `InvalidArgument` if the dataset's elements are of other dtypes or shapes.
-    pub(crate) fn set(&self, dataset: &Dataset) -> Result<()> {
+    pub(crate) fn set(&self, dataset: &Arc<Dataset>) -> Result<()> {
         self.spec.check(&dataset.spec)?;
-        let iterator = dataset.iterator(&IteratorContext::root(dataset.deterministic))?;
+        let ctx = IteratorContext::root(dataset.deterministic);
+        let iterator = dataset.iterator(&ctx)?;
+        self.replace(dataset, RootIterator { iterator, ctx });
+        Ok(())
+    }
+
+    /// Replaces the iterator.
+    fn replace(&self, dataset: &Arc<Dataset>, iterator: RootIterator) {
         let old = {
             let mut state = self.state.lock();
             state.generation += 1;
-            std::mem::replace(&mut state.current, CurrentIterator::Idle(iterator))
+            let dataset = state.dataset.replace(dataset.clone());
+            (std::mem::replace(&mut state.current, CurrentIterator::Idle(iterator)), dataset)
         };
         // The old iterator is dropped after the lock is released, because dropping an iterator may take long.
         drop(old);
+    }
+
+    /// Replaces the iterator by one over the same dataset, at the position of the saved state. The iterator is
+    /// unchanged after an error.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if the iterator has no dataset; `InvalidArgument` if the state is damaged or of another
+    /// dataset; the errors of opening files again.
+    pub(crate) fn restore(&self, saved: Bytes, pull: &Pull) -> Result<()> {
+        let Some(dataset) = self.state.lock().dataset.clone() else {
+            return Err(uninitialized("Restore()", "restoring it"));
+        };
+        let ctx = IteratorContext::root(dataset.deterministic);
+        let iterator = state::restore(saved, &ctx, || dataset.iterator(&ctx), pull)?;
+        self.replace(&dataset, RootIterator { iterator, ctx });
         Ok(())
+    }
+
+    /// Requests the state of the iterator. Cancelling `cancellation` withdraws the request.
+    pub(crate) fn save(
+        self: &Arc<Self>,
+        policy: ExternalStatePolicy,
+        cancellation: &Arc<Cancellation>,
+        deliver: StateDelivery,
+    ) {
+        self.request(cancellation, Wanted::State(policy, deliver));
     }
 
     /// Requests the next element. Cancelling `cancellation` withdraws the request.
     pub(crate) fn get_next(self: &Arc<Self>, cancellation: &Arc<Cancellation>, deliver: Delivery) {
+        self.request(cancellation, Wanted::Element(deliver));
+    }
+
+    /// Puts a request into the queue, and starts a thread that serves the queue unless there is one.
+    fn request(self: &Arc<Self>, cancellation: &Arc<Cancellation>, wanted: Wanted) {
         let (id, must_serve) = {
             let mut state = self.state.lock();
             let id = state.next_request;
             state.next_request += 1;
             let cancellation = cancellation.clone();
-            state.waiting.push_back(Request { id, cancellation, registration: None, deliver });
+            state.waiting.push_back(Request { id, cancellation, registration: None, wanted });
             (id, !std::mem::replace(&mut state.is_served, true))
         };
         let withdrawn = Arc::downgrade(self);
         let registered = cancellation.register(move |reason| {
             if let Some(request) = withdrawn.upgrade().and_then(|iterator| iterator.withdraw(id)) {
-                (request.deliver)(Err(reason.clone().derived()));
+                request.wanted.fail(reason.clone().derived());
             }
         });
         match registered {
@@ -108,7 +165,7 @@ impl IteratorResource {
             }
             Err(reason) => {
                 if let Some(request) = self.withdraw(id) {
-                    (request.deliver)(Err(reason));
+                    request.wanted.fail(reason);
                 }
             }
         }
@@ -121,7 +178,7 @@ impl IteratorResource {
                     std::mem::take(&mut state.waiting)
                 };
                 for request in refused {
-                    request.answer(Err(error.clone()));
+                    request.refuse(error.clone());
                 }
             }
         }
@@ -156,12 +213,11 @@ impl IteratorResource {
                 (request, iterator, state.generation)
             };
             let Some(mut iterator) = iterator else {
-                request.answer(Err(uninitialized()));
+                let error = request.wanted.uninitialized();
+                request.refuse(error);
                 continue;
             };
-            let pull = Pull { cancellation: request.cancellation.clone() };
-            let pulled = catch_unwind(AssertUnwindSafe(|| iterator.next(&pull)));
-            let pulled = pulled.unwrap_or_else(|_| Err(Error::internal("an iterator panicked")));
+            let answer = request.serve(&mut iterator);
             let old = {
                 let mut state = self.state.lock();
                 if state.generation == generation {
@@ -172,26 +228,75 @@ impl IteratorResource {
                 }
             };
             drop(old);
-            request.answer(pulled);
+            answer();
         }
     }
 }
 
 impl Request {
-    fn answer(self, result: Result<Option<Element>>) {
+    /// Computes the result, and returns a function that delivers it.
+    fn serve(self, root: &mut RootIterator) -> Box<dyn FnOnce()> {
+        let pull = Pull { cancellation: self.cancellation.clone() };
+        let RootIterator { iterator, ctx } = root;
+        let panicked = |_| Err(Error::internal("an iterator panicked"));
+        let Request { cancellation, registration, wanted, .. } = self;
+        let end = move || {
+            if let Some(registration) = registration {
+                cancellation.deregister(registration);
+            }
+        };
+        match wanted {
+            Wanted::Element(deliver) => {
+                let pulled = catch_unwind(AssertUnwindSafe(|| iterator.next(&pull)))
+                    .unwrap_or_else(|_| Err(Error::internal("an iterator panicked")));
+                Box::new(move || {
+                    end();
+                    deliver(pulled);
+                })
+            }
+            Wanted::State(policy, deliver) => {
+                let save = || state::save(&mut **iterator, ctx, policy, &pull);
+                let saved = catch_unwind(AssertUnwindSafe(save)).unwrap_or_else(panicked);
+                Box::new(move || {
+                    end();
+                    deliver(saved);
+                })
+            }
+        }
+    }
+
+    /// Ends the request with an error.
+    fn refuse(self, error: Error) {
         if let Some(registration) = self.registration {
             self.cancellation.deregister(registration);
         }
-        (self.deliver)(result);
+        self.wanted.fail(error);
     }
 }
 
-fn uninitialized() -> Error {
-    Error::new(
-        Code::FailedPrecondition,
-        "GetNext() failed because the iterator has not been initialized. Ensure that you have run the initializer \
-         operation for this iterator before getting the next element.",
-    )
+impl Wanted {
+    fn fail(self, error: Error) {
+        match self {
+            Wanted::Element(deliver) => deliver(Err(error)),
+            Wanted::State(_, deliver) => deliver(Err(error)),
+        }
+    }
+
+    /// Returns the error of a request to an iterator without a dataset.
+    fn uninitialized(&self) -> Error {
+        match self {
+            Wanted::Element(_) => uninitialized("GetNext()", "getting the next element"),
+            Wanted::State(..) => uninitialized("Save()", "saving it"),
+        }
+    }
+}
+
+fn uninitialized(call: &str, purpose: &str) -> Error {
+    let message = format!(
+        "{call} failed because the iterator has not been initialized. Ensure that you have run the initializer \
+         operation for this iterator before {purpose}."
+    );
+    Error::new(Code::FailedPrecondition, message)
 }
 
 impl fmt::Debug for IteratorResource {

@@ -1,7 +1,8 @@
 //! Transformations that apply a function to one element at a time: map, filter, take-while, scan, flat-map.
 
-use super::function::{CapturedFunction, end_or_error, predicate_value};
-use super::transform::{dataset, from_fn};
+use super::function::{CapturedFunction, FunctionInstance, end_or_error, predicate_value};
+use super::state::{ExchangedState, InputState, StateExchange};
+use super::transform::{dataset, from_state};
 use super::{Dataset, DatasetIterator, DatasetVariant, Element, ElementSpec, IteratorContext, UNKNOWN};
 use device::Result;
 use graph::Tensor;
@@ -30,9 +31,10 @@ pub(crate) fn map(
     let cardinality = mapped_cardinality(input.cardinality, preserve_cardinality);
     let out = spec.clone();
     dataset("Map", spec, cardinality, &[&input], move |ctx| {
-        let (mut input, f, spec) = (inner.iterator(ctx)?, f.instance(ctx)?, out.clone());
-        from_fn(move |pull| {
-            let Some(element) = input.next(pull)? else { return Ok(None) };
+        let (f, spec) = (f.instance(ctx)?, out.clone());
+        let state = InputState::calling(inner.iterator(ctx)?, &f, ());
+        from_state("Map", state, move |state, pull| {
+            let Some(element) = state.next_input(pull)? else { return Ok(None) };
             match f.call(pull, element) {
                 Ok(results) => checked_element(results, &spec).map(Some),
                 Err(error) => end_or_error(error, preserve_cardinality),
@@ -52,11 +54,12 @@ pub(crate) fn filter(input: Arc<Dataset>, predicate: CapturedFunction) -> Result
     let inner = input.clone();
     let cardinality = if input.cardinality == 0 { 0 } else { UNKNOWN };
     dataset("Filter", input.spec.clone(), cardinality, &[&input], move |ctx| {
-        let (mut input, predicate) = (inner.iterator(ctx)?, predicate.instance(ctx)?);
-        from_fn(move |pull| {
+        let predicate = predicate.instance(ctx)?;
+        let state = InputState::calling(inner.iterator(ctx)?, &predicate, ());
+        from_state("Filter", state, move |state, pull| {
             loop {
                 pull.check()?;
-                let Some(element) = input.next(pull)? else { return Ok(None) };
+                let Some(element) = state.next_input(pull)? else { return Ok(None) };
                 if predicate.test(pull, element.clone())? {
                     return Ok(Some(element));
                 }
@@ -69,11 +72,11 @@ pub(crate) fn filter(input: Arc<Dataset>, predicate: CapturedFunction) -> Result
 pub(crate) fn filter_by_last_component(input: Arc<Dataset>, spec: ElementSpec) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("FilterByLastComponent", spec, UNKNOWN, &[&input], move |ctx| {
-        let mut input = inner.iterator(ctx)?;
-        from_fn(move |pull| {
+        let state = InputState::new(inner.iterator(ctx)?, ());
+        from_state("FilterByLastComponent", state, |state, pull| {
             loop {
                 pull.check()?;
-                let Some(mut element) = input.next(pull)? else { return Ok(None) };
+                let Some(mut element) = state.next_input(pull)? else { return Ok(None) };
                 let Some(last) = element.pop() else { device::invalid!("an element without components") };
                 if predicate_value(&[last])? {
                     return Ok(Some(element));
@@ -87,15 +90,15 @@ pub(crate) fn filter_by_last_component(input: Arc<Dataset>, spec: ElementSpec) -
 pub(crate) fn take_while(input: Arc<Dataset>, predicate: CapturedFunction) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("TakeWhile", input.spec.clone(), UNKNOWN, &[&input], move |ctx| {
-        let (mut input, predicate) = (Some(inner.iterator(ctx)?), predicate.instance(ctx)?);
-        from_fn(move |pull| {
-            let Some(iterator) = &mut input else { return Ok(None) };
-            if let Some(element) = iterator.next(pull)?
+        let predicate = predicate.instance(ctx)?;
+        let state = InputState::calling(inner.iterator(ctx)?, &predicate, ());
+        from_state("TakeWhile", state, move |state, pull| {
+            if let Some(element) = state.next_input(pull)?
                 && predicate.test(pull, element.clone())?
             {
                 return Ok(Some(element));
             }
-            input = None;
+            state.input = None;
             Ok(None)
         })
     })
@@ -113,10 +116,11 @@ pub(crate) fn scan(
     let cardinality = mapped_cardinality(input.cardinality, preserve_cardinality);
     let out = spec.clone();
     dataset("Scan", spec, cardinality, &[&input], move |ctx| {
-        let (mut input, f, spec) = (inner.iterator(ctx)?, f.instance(ctx)?, out.clone());
-        let mut state = initial.clone();
-        from_fn(move |pull| {
-            let Some(element) = input.next(pull)? else { return Ok(None) };
+        let (f, spec) = (f.instance(ctx)?, out.clone());
+        let scan = InputState::calling(inner.iterator(ctx)?, &f, initial.clone());
+        from_state("Scan", scan, move |scan, pull| {
+            let Some(element) = scan.next_input(pull)? else { return Ok(None) };
+            let state = &mut scan.value;
             let arguments = state.iter().cloned().chain(element).collect();
             let mut results = match f.call(pull, arguments) {
                 Ok(results) => results,
@@ -133,7 +137,7 @@ pub(crate) fn scan(
                     results[i].dtype()
                 );
             }
-            state = results;
+            *state = results;
             checked_element(element, &spec).map(Some)
         })
     })
@@ -156,22 +160,59 @@ pub(crate) fn flat_map(input: Arc<Dataset>, f: CapturedFunction, spec: ElementSp
     let inner = input.clone();
     let cardinality = if input.cardinality == 0 { 0 } else { UNKNOWN };
     dataset("FlatMap", spec, cardinality, &[&input], move |ctx| {
-        let (mut input, f, ctx) = (inner.iterator(ctx)?, f.instance(ctx)?, ctx.clone());
-        let mut current: Option<Box<dyn DatasetIterator>> = None;
-        let mut count = 0;
-        from_fn(move |pull| {
+        let state = FlatMapState {
+            input: Some(inner.iterator(ctx)?),
+            f: f.instance(ctx)?,
+            ctx: ctx.clone(),
+            current: None,
+            element: Element::new(),
+            count: 0,
+        };
+        from_state("FlatMap", state, |state, pull| {
             loop {
                 pull.check()?;
-                if let Some(iterator) = &mut current {
+                if let Some(iterator) = &mut state.current {
                     if let Some(element) = iterator.next(pull)? {
                         return Ok(Some(element));
                     }
-                    current = None;
+                    state.current = None;
                 }
+                let Some(input) = &mut state.input else { return Ok(None) };
                 let Some(element) = input.next(pull)? else { return Ok(None) };
-                current = Some(iterate_result(&f.call(pull, element)?, &ctx, count)?);
-                count += 1;
+                state.element = element.clone();
+                let results = state.f.call(pull, element)?;
+                state.current = Some(iterate_result(&results, &state.ctx, state.count)?);
+                state.count += 1;
             }
         })
     })
+}
+
+/// The state of an iterator over the datasets that a function returns.
+struct FlatMapState {
+    input: Option<Box<dyn DatasetIterator>>,
+    f: FunctionInstance,
+    ctx: IteratorContext,
+    /// The iterator over the dataset of the current element.
+    current: Option<Box<dyn DatasetIterator>>,
+    /// The current element, by which the current dataset is made again.
+    element: Element,
+    /// Number of datasets that the function has returned.
+    count: usize,
+}
+
+impl ExchangedState for FlatMapState {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.function(&self.f)?;
+        exchange.value(&mut self.count)?;
+        exchange.input(&mut self.input)?;
+        let mut element = self.current.is_some().then(|| self.element.clone());
+        exchange.value(&mut element)?;
+        self.element = element.unwrap_or_default();
+        let pull = exchange.pull();
+        exchange.remade(&mut self.current, || {
+            let results = self.f.call(pull, self.element.clone())?;
+            iterate_result(&results, &self.ctx, self.count.saturating_sub(1))
+        })
+    }
 }

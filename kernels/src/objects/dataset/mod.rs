@@ -24,12 +24,14 @@ mod prefetch_iterator;
 pub(crate) mod rebatch;
 pub(crate) mod shuffle;
 pub(crate) mod source;
+pub(crate) mod state;
 pub(crate) mod threads;
 pub(crate) mod transform;
 pub(crate) mod window;
 
-pub(crate) use context::{DatasetPath, IteratorContext, PerPipeline, Pipeline, Pull};
+pub(crate) use context::{DatasetPath, IteratorContext, PerPipeline, Pull};
 
+use self::state::ExchangedState;
 use device::Result;
 use graph::{DType, PartialShape, Tensor, VariantObject};
 use std::fmt;
@@ -137,7 +139,7 @@ pub(crate) trait DatasetKind: Send + Sync + fmt::Debug {
 }
 
 /// An iterator over the elements of a dataset.
-pub(crate) trait DatasetIterator: Send {
+pub(crate) trait DatasetIterator: ExchangedState + Send {
     /// Waits for the next element, until `pull` is cancelled; returns `None` after the last element. After an error,
     /// the next call continues with the element that follows the failed element, if there is one.
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>>;
@@ -268,5 +270,7 @@ impl DatasetVariant {
     }
 }
 
+#[cfg(test)]
+mod state_tests;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,8 @@
 
 use super::batch::{batch_size, batches, collect};
 use super::element::stack_padded;
-use super::transform::{dataset, from_fn};
+use super::state::InputState;
+use super::transform::{dataset, from_state};
 use super::{Dataset, Element, ElementSpec, INFINITE};
 use device::Result;
 use graph::{PartialShape, Tensor};
@@ -55,15 +56,16 @@ pub(crate) fn padded_batch(
     let cardinality = batches(input.cardinality, size, drop_remainder);
     let (inner, plan) = (input.clone(), Arc::new((shapes, padding)));
     dataset("PaddedBatchV2", spec, cardinality, &[&input], move |ctx| {
-        let mut input = inner.iterator(ctx)?;
         let plan = plan.clone();
-        let mut has_ended = false;
-        from_fn(move |pull| {
-            if has_ended {
+        // The value is true after the last batch.
+        let state = InputState::new(inner.iterator(ctx)?, false);
+        from_state("PaddedBatchV2", state, move |state, pull| {
+            if state.value {
                 return Ok(None);
             }
-            let elements = collect(count, pull, |pull| input.next(pull))?;
-            has_ended = elements.len() < count;
+            let elements = collect(count, pull, |pull| state.next_input(pull))?;
+            let has_ended = elements.len() < count;
+            state.value = has_ended;
             if elements.is_empty() || has_ended && drop_remainder {
                 return Ok(None);
             }

@@ -5,8 +5,9 @@ use super::batch::{batch_size, batched, batches, stack_elements};
 use super::function::{CapturedFunction, FunctionInstance, end_or_error};
 use super::map::{checked_element, mapped_cardinality};
 use super::prefetch_iterator::Monitor;
+use super::state::{ExchangedState, StateExchange, mismatch};
 use super::threads;
-use super::transform::{dataset, from_fn};
+use super::transform::{dataset, from_state};
 use super::{Dataset, DatasetIterator, Element, ElementSpec, INFINITE, Pull};
 use device::cancel::Cancellation;
 use device::{Error, Result};
@@ -66,9 +67,9 @@ pub(crate) fn parallel_map_of(
     let out = spec.clone();
     dataset(name, spec, cardinality, &[&input], move |ctx| {
         let in_order = how.deterministic.unwrap_or(ctx.deterministic);
-        let mut calls = FunctionCalls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
+        let calls = FunctionCalls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
         let spec = out.clone();
-        from_fn(move |pull| match calls.next(pull)? {
+        from_state(name, calls, move |calls, pull| match calls.next(pull)? {
             None => Ok(None),
             Some(Ok(results)) => checked_element(results, &spec).map(Some),
             Some(Err(error)) => end_or_error(error, preserve_cardinality),
@@ -100,18 +101,18 @@ pub(crate) fn map_and_batch(
     let spec = if spec.shapes.is_empty() { batched(&spec, count, is_exact) } else { spec };
     dataset("MapAndBatch", spec, cardinality, &[&input], move |ctx| {
         let in_order = how.deterministic.unwrap_or(ctx.deterministic);
-        let mut calls = FunctionCalls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
-        let mut has_ended = false;
-        from_fn(move |pull| {
+        let calls = FunctionCalls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
+        let state = MapAndBatchState { calls, has_ended: false };
+        from_state("MapAndBatch", state, move |MapAndBatchState { calls, has_ended }, pull| {
             let mut elements = Vec::new();
             let mut failed = None;
             let mut requested = 0;
-            while requested < count && !has_ended {
+            while requested < count && !*has_ended {
                 match calls.next(pull)? {
-                    None => has_ended = true,
+                    None => *has_ended = true,
                     Some(Ok(element)) => elements.push(element),
                     Some(Err(error)) => match end_or_error(error, preserve_cardinality) {
-                        Ok(_) => has_ended = true,
+                        Ok(_) => *has_ended = true,
                         Err(error) => failed = failed.or(Some(error)),
                     },
                 }
@@ -124,6 +125,20 @@ pub(crate) fn map_and_batch(
             }
         })
     })
+}
+
+/// The state of an iterator over batches of results.
+struct MapAndBatchState {
+    calls: FunctionCalls,
+    /// True after the last batch.
+    has_ended: bool,
+}
+
+impl ExchangedState for MapAndBatchState {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.value(&mut self.has_ended)?;
+        self.calls.exchange(exchange)
+    }
 }
 
 /// Returns the dataset of the elements for which the predicate returns true, with concurrent calls.
@@ -139,7 +154,7 @@ pub(crate) fn parallel_filter(
         let mut calls =
             FunctionCalls::new(inner.iterator(ctx)?, predicate.instance(ctx)?, how.calls(), in_order);
         calls.keep_arguments = true;
-        from_fn(move |pull| {
+        from_state("ParallelFilter", calls, |calls, pull| {
             loop {
                 pull.check()?;
                 let Some(results) = calls.next(pull)? else { return Ok(None) };
@@ -164,12 +179,13 @@ struct FunctionCalls {
     in_order: bool,
     /// True if each result is the element followed by the function's results.
     keep_arguments: bool,
-    /// The input and the function, before the first call of `next` moves them to the thread.
-    unstarted: Option<(Box<dyn DatasetIterator>, FunctionInstance)>,
+    f: FunctionInstance,
+    has_started: bool,
 }
 
-#[derive(Debug, Default)]
 struct CallsState {
+    /// The input; `None` while the thread pulls from it or its state is saved, and after a panic.
+    input: Option<Box<dyn DatasetIterator>>,
     /// For each unconsumed element, its id and the results of its call; `None` while the call is running.
     results: VecDeque<(u64, Option<Result<Element>>)>,
     /// The id of the next element of the input.
@@ -186,12 +202,18 @@ impl FunctionCalls {
         in_order: bool,
     ) -> FunctionCalls {
         FunctionCalls {
-            shared: Monitor::new(CallsState::default()),
+            shared: Monitor::new(CallsState {
+                input: Some(input),
+                results: VecDeque::new(),
+                next: 0,
+                ended: false,
+            }),
             cancellation: Arc::default(),
             max,
             in_order,
             keep_arguments: false,
-            unstarted: Some((input, f)),
+            f,
+            has_started: false,
         }
     }
 
@@ -199,10 +221,10 @@ impl FunctionCalls {
     ///
     /// The inner error is an error of the function call; the outer error is an error of the pull.
     fn next(&mut self, pull: &Pull) -> Result<Option<Result<Element>>> {
-        if let Some((input, f)) = self.unstarted.take() {
+        if !std::mem::replace(&mut self.has_started, true) {
             let (shared, max, keep) = (self.shared.clone(), self.max, self.keep_arguments);
-            let own = Pull { cancellation: self.cancellation.clone() };
-            threads::spawn(move || start_calls(&shared, input, &f, max, keep, &own))
+            let (f, own) = (self.f.clone(), Pull { cancellation: self.cancellation.clone() });
+            threads::spawn(move || start_calls(&shared, &f, max, keep, &own))
                 .inspect_err(|_| self.shared.change(|state| state.ended = true))?;
         }
         let in_order = self.in_order;
@@ -219,6 +241,34 @@ impl FunctionCalls {
     }
 }
 
+impl ExchangedState for FunctionCalls {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.function(&self.f)?;
+        // The thread starts no call while the input is taken, so the results are those of all elements before the
+        // input's state.
+        let mut input = self.shared.wait(&exchange.pull().cancellation, |state| {
+            let all_done = state.results.iter().all(|(_, result)| result.is_some());
+            match &state.input {
+                Some(_) if all_done => Some(state.input.take()),
+                None if all_done && state.ended => Some(None),
+                _ => None,
+            }
+        })?;
+        let exchanged = exchange.input(&mut input);
+        let shared = self.shared.clone();
+        exchange.at_end(move || shared.change(|state| state.input = input));
+        exchanged?;
+        self.shared.change(|state| {
+            exchange.value(&mut state.results)?;
+            if state.results.iter().any(|(_, result)| result.is_none()) {
+                return Err(mismatch());
+            }
+            exchange.value(&mut state.next)?;
+            exchange.value(&mut state.ended)
+        })
+    }
+}
+
 impl Drop for FunctionCalls {
     fn drop(&mut self) {
         self.cancellation.cancel(Error::new(Code::Cancelled, "the iterator is no longer there"));
@@ -229,17 +279,18 @@ impl Drop for FunctionCalls {
 /// than `max` unconsumed results.
 fn start_calls(
     shared: &Arc<Monitor<CallsState>>,
-    mut input: Box<dyn DatasetIterator>,
     f: &FunctionInstance,
     max: usize,
     keep_arguments: bool,
     pull: &Pull,
 ) {
     loop {
-        let has_room = |state: &mut CallsState| (state.results.len() < max).then_some(());
-        if shared.wait(&pull.cancellation, has_room).is_err() {
-            return;
-        }
+        let take_input = |state: &mut CallsState| match state.ended {
+            true => Some(None),
+            false if state.results.len() < max => state.input.take().map(Some),
+            false => None,
+        };
+        let Ok(Some(mut input)) = shared.wait(&pull.cancellation, take_input) else { return };
         let pulled = catch_unwind(AssertUnwindSafe(|| input.next(pull)));
         let has_panicked = pulled.is_err();
         let element = match pulled.unwrap_or_else(|_| Err(Error::internal("an iterator panicked"))) {
@@ -252,6 +303,7 @@ fn start_calls(
                         state.next += 1;
                     }
                     state.ended |= ends;
+                    state.input = (!has_panicked).then_some(input);
                 });
                 if ends {
                     return;
@@ -260,6 +312,7 @@ fn start_calls(
             }
         };
         let id = shared.change(|state| {
+            state.input = Some(input);
             state.results.push_back((state.next, None));
             state.next += 1;
             state.next - 1

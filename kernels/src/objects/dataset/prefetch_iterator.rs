@@ -1,6 +1,7 @@
 //! An iterator that a separate thread prefetches into a buffer of limited length, and the monitor by which the thread
 //! and the consumer wait for each other.
 
+use super::state::{ExchangedState, StateExchange};
 use super::threads;
 use super::{DatasetIterator, Element, Pull};
 use device::cancel::Cancellation;
@@ -83,13 +84,13 @@ pub(super) enum BufferLimit {
 pub(super) struct PrefetchIterator {
     shared: Arc<Monitor<Buffer>>,
     cancellation: Arc<Cancellation>,
-    /// The input, before the prefetching thread takes it.
-    input: Option<Box<dyn DatasetIterator>>,
+    has_started: bool,
 }
 
-/// The elements between the prefetching thread and the consumer.
-#[derive(Debug)]
+/// The elements between the prefetching thread and the consumer, and the input.
 struct Buffer {
+    /// The input; `None` while the prefetching thread pulls from it or its state is saved, and after a panic.
+    input: Option<Box<dyn DatasetIterator>>,
     /// Prefetched elements in input order; an error is stored at the position where it occurred.
     elements: VecDeque<Result<Element>>,
     /// Number of buffered elements at which the prefetching thread pauses.
@@ -109,8 +110,15 @@ impl PrefetchIterator {
             BufferLimit::Fixed(limit) => (limit.max(1), limit.max(1)),
             BufferLimit::Growing(max_limit) => (1, max_limit.max(1)),
         };
-        let buffer = Buffer { elements: VecDeque::new(), limit, max_limit, was_full: false, ended: false };
-        PrefetchIterator { shared: Monitor::new(buffer), cancellation: Arc::default(), input: Some(input) }
+        let buffer = Buffer {
+            input: Some(input),
+            elements: VecDeque::new(),
+            limit,
+            max_limit,
+            was_full: false,
+            ended: false,
+        };
+        PrefetchIterator { shared: Monitor::new(buffer), cancellation: Arc::default(), has_started: false }
     }
 
     /// Starts the prefetching thread unless it has started.
@@ -118,21 +126,25 @@ impl PrefetchIterator {
     /// # Errors
     /// `ResourceExhausted` if no thread can be started; the iterator is then at its end.
     pub(crate) fn start(&mut self) -> Result<()> {
-        let Some(input) = self.input.take() else { return Ok(()) };
+        if std::mem::replace(&mut self.has_started, true) {
+            return Ok(());
+        }
         let (shared, pull) = (self.shared.clone(), Pull { cancellation: self.cancellation.clone() });
-        threads::spawn(move || run_prefetch(&shared, input, &pull)).inspect_err(|_| {
+        threads::spawn(move || run_prefetch(&shared, &pull)).inspect_err(|_| {
             self.shared.change(|buffer| buffer.ended = true);
         })
     }
 }
 
 /// Runs on the prefetching thread: pulls elements into the buffer until the input ends or the pull is cancelled.
-fn run_prefetch(shared: &Arc<Monitor<Buffer>>, mut input: Box<dyn DatasetIterator>, pull: &Pull) {
+fn run_prefetch(shared: &Arc<Monitor<Buffer>>, pull: &Pull) {
     loop {
-        let has_room = |b: &mut Buffer| (b.elements.len() < b.limit).then_some(());
-        if shared.wait(&pull.cancellation, has_room).is_err() {
-            return;
-        }
+        let take_input = |b: &mut Buffer| match b.ended {
+            true => Some(None),
+            false if b.elements.len() < b.limit => b.input.take().map(Some),
+            false => None,
+        };
+        let Ok(Some(mut input)) = shared.wait(&pull.cancellation, take_input) else { return };
         let pulled = catch_unwind(AssertUnwindSafe(|| input.next(pull)));
         let has_panicked = pulled.is_err();
         let pulled = pulled.unwrap_or_else(|_| Err(Error::internal("an iterator panicked")));
@@ -144,12 +156,32 @@ fn run_prefetch(shared: &Arc<Monitor<Buffer>>, mut input: Box<dyn DatasetIterato
             }
             // After a panic the state of the input is undefined, so the input is not called again.
             buffer.ended |= has_panicked;
+            buffer.input = (!has_panicked).then_some(input);
             buffer.was_full |= buffer.elements.len() >= buffer.limit;
             buffer.ended
         });
         if ended {
             return;
         }
+    }
+}
+
+impl ExchangedState for PrefetchIterator {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.kind("Prefetch")?;
+        // The thread cannot pull while the input is taken, so the buffered elements are those before the input's state.
+        let mut input = self.shared.wait(&exchange.pull().cancellation, |buffer| match &buffer.input {
+            Some(_) => Some(buffer.input.take()),
+            None => buffer.ended.then_some(None),
+        })?;
+        let exchanged = exchange.input(&mut input);
+        let shared = self.shared.clone();
+        exchange.at_end(move || shared.change(|buffer| buffer.input = input));
+        exchanged?;
+        self.shared.change(|buffer| {
+            exchange.value(&mut buffer.elements)?;
+            exchange.value(&mut buffer.ended)
+        })
     }
 }
 
@@ -180,6 +212,6 @@ impl Drop for PrefetchIterator {
 
 impl fmt::Debug for PrefetchIterator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PrefetchIterator({:?})", self.shared)
+        write!(f, "PrefetchIterator(started: {})", self.has_started)
     }
 }

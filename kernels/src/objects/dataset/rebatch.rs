@@ -1,8 +1,10 @@
 //! Changing batch sizes: splits and joins batches, so that the replicas of a program share one global batch.
 
 use super::element::{concat, rows};
-use super::transform::{dataset, from_fn};
-use super::{Dataset, DatasetIterator, Element, ElementSpec, Pull, UNKNOWN};
+use super::state::{InputState, StateValue, mismatch};
+use super::transform::{dataset, from_state};
+use super::{Dataset, Element, ElementSpec, Pull, UNKNOWN};
+use bytes::Bytes;
 use device::Result;
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,13 +23,15 @@ pub(crate) fn rebatch(
     };
     let inner = input.clone();
     dataset("RebatchV2", spec, UNKNOWN, &[&input], move |ctx| {
-        let (mut sizes, mut left) = (sizes.clone().into_iter().cycle(), BatchRest::default());
-        let mut input = inner.iterator(ctx)?;
-        from_fn(move |pull| {
-            let mut missing = sizes.next().unwrap_or_default();
-            let (size, mut parts) = (missing, Vec::new());
-            while left.try_fill(&mut *input, pull)? {
-                let part = left.take(missing)?;
+        let sizes = sizes.clone();
+        // The value is the index of the next size, and the rest of a batch.
+        let state = InputState::new(inner.iterator(ctx)?, (0usize, BatchRest::default()));
+        from_state("RebatchV2", state, move |state, pull| {
+            let size = sizes.get(state.value.0).copied().unwrap_or_default();
+            state.value.0 = (state.value.0 + 1) % sizes.len();
+            let (mut missing, mut parts) = (size, Vec::new());
+            while try_fill(state, pull)? {
+                let part = state.value.1.take(missing)?;
                 missing -= part.count;
                 parts.push(part.element);
                 if missing == 0 {
@@ -48,18 +52,20 @@ pub(crate) fn split(input: Arc<Dataset>, replicas: i64, spec: ElementSpec) -> Re
     };
     let inner = input.clone();
     dataset("Rebatch", spec, UNKNOWN, &[&input], move |ctx| {
-        let (mut input, mut batch, mut next) = (inner.iterator(ctx)?, Element::new(), replicas);
-        from_fn(move |pull| {
+        // The value is the current batch, and the index of its next part.
+        let state = InputState::new(inner.iterator(ctx)?, (Element::new(), replicas));
+        from_state("Rebatch", state, move |state, pull| {
             pull.check()?;
-            if next == replicas {
-                let Some(following) = input.next(pull)? else { return Ok(None) };
-                (batch, next) = (following, 0);
+            if state.value.1 >= replicas {
+                let Some(following) = state.next_input(pull)? else { return Ok(None) };
+                state.value = (following, 0);
             }
-            let count = count(&batch)?;
+            let (batch, next) = &mut state.value;
+            let count = count(batch)?;
             let size = count.div_ceil(replicas);
-            let start = size.saturating_mul(next).min(count);
-            next += 1;
-            cut(&batch, start..(start + size).min(count)).map(Some)
+            let start = size.saturating_mul(*next).min(count);
+            *next += 1;
+            cut(batch, start..(start + size).min(count)).map(Some)
         })
     })
 }
@@ -76,18 +82,32 @@ struct RowSlice {
     count: usize,
 }
 
-impl BatchRest {
-    /// Pulls batches until there is an unconsumed row. Returns false if the input has ended before.
-    fn try_fill(&mut self, input: &mut dyn DatasetIterator, pull: &Pull) -> Result<bool> {
-        while self.left.is_empty() {
-            pull.check()?;
-            let Some(batch) = input.next(pull)? else { return Ok(false) };
-            self.left = 0..count(&batch)?;
-            self.batch = batch;
-        }
-        Ok(true)
+impl StateValue for BatchRest {
+    fn put(&self, out: &mut Vec<u8>) -> Result<()> {
+        self.batch.put(out)?;
+        (self.left.start, self.left.end).put(out)
     }
 
+    fn take(rest: &mut Bytes) -> Result<BatchRest> {
+        let (batch, (start, end)): (Element, (usize, usize)) = StateValue::take(rest)?;
+        if start < end && count(&batch)? < end {
+            return Err(mismatch());
+        }
+        Ok(BatchRest { batch, left: start..end })
+    }
+}
+
+/// Pulls batches until there is an unconsumed row. Returns false if the input has ended before.
+fn try_fill(state: &mut InputState<(usize, BatchRest)>, pull: &Pull) -> Result<bool> {
+    while state.value.1.left.is_empty() {
+        pull.check()?;
+        let Some(batch) = state.next_input(pull)? else { return Ok(false) };
+        state.value.1 = BatchRest { left: 0..count(&batch)?, batch };
+    }
+    Ok(true)
+}
+
+impl BatchRest {
     /// Takes up to `max` of the unconsumed rows.
     fn take(&mut self, max: usize) -> Result<RowSlice> {
         let end = self.left.end.min(self.left.start.saturating_add(max));

@@ -1,6 +1,8 @@
 //! Shuffling: draws each element from a buffer of the next input elements, in TensorFlow's order for the same seeds. If
 //! the dataset also repeats its input, successive epochs share the buffer.
 
+use super::context::SharedExchange;
+use super::state::{ExchangedState, StateExchange, mismatch};
 use super::{Dataset, DatasetIterator, DatasetKind, Element, UNKNOWN};
 use super::{DatasetPath, IteratorContext, Pull};
 use crate::numeric::philox::{Philox, PhiloxWords};
@@ -35,32 +37,56 @@ impl Seeds {
 
 /// A generator of the seeds of each epoch, which are new in each epoch or always the same.
 #[derive(Debug)]
-pub(crate) struct SeedGenerator {
+pub(crate) struct SeedGenerator(Mutex<SeedGeneratorState>);
+
+#[derive(Debug)]
+struct SeedGeneratorState {
     seeds: Seeds,
     /// The random stream from which the seeds of each epoch are drawn; `None` if each epoch uses the same seeds.
-    stream: Option<Mutex<PhiloxWords>>,
+    stream: Option<PhiloxWords>,
 }
 
 impl SeedGenerator {
     /// Returns a generator that starts from `seeds`; if `is_new_each_time`, each epoch gets new seeds.
     pub(crate) fn new(seeds: Seeds, is_new_each_time: bool) -> SeedGenerator {
-        SeedGenerator {
-            seeds,
-            stream: is_new_each_time.then(|| Mutex::new(PhiloxWords::new(seeds.stream()))),
-        }
+        let stream = is_new_each_time.then(|| PhiloxWords::new(seeds.stream()));
+        SeedGenerator(Mutex::new(SeedGeneratorState { seeds, stream }))
     }
 
     /// Returns the seeds of the next epoch.
     pub(crate) fn next(&self) -> Seeds {
-        match &self.stream {
-            None => self.seeds,
+        let state = &mut *self.0.lock();
+        match &mut state.stream {
+            None => state.seeds,
             Some(stream) => {
-                let mut stream = stream.lock();
                 let first = stream.next();
                 Seeds(first.into(), stream.next().into())
             }
         }
     }
+}
+
+impl SharedExchange for SeedGenerator {
+    fn exchange_shared(&self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        let state = &mut *self.0.lock();
+        exchange.value(&mut state.seeds.0)?;
+        exchange.value(&mut state.seeds.1)?;
+        let mut is_new_each_time = state.stream.is_some();
+        exchange.value(&mut is_new_each_time)?;
+        match &mut state.stream {
+            Some(stream) if is_new_each_time => exchange_words(exchange, stream),
+            None if !is_new_each_time => Ok(()),
+            _ => Err(mismatch()),
+        }
+    }
+}
+
+/// Saves or restores the position of random numbers in their stream.
+pub(super) fn exchange_words(exchange: &mut StateExchange<'_>, words: &mut PhiloxWords) -> Result<()> {
+    let mut position = words.position();
+    position.iter_mut().try_for_each(|part| exchange.value(part))?;
+    *words = PhiloxWords::at_position(position).ok_or_else(mismatch)?;
+    Ok(())
 }
 
 /// The owner of the seed generator of a dataset: the dataset itself or a seed generator resource.
@@ -83,14 +109,19 @@ impl SeedSource {
     }
 
     /// Returns the seed generator of a dataset that is iterated in the context `ctx`.
-    pub(crate) fn of(&self, ctx: &IteratorContext) -> Arc<SeedGenerator> {
-        match self {
+    ///
+    /// # Errors
+    /// Those of `Pipeline::share`.
+    pub(crate) fn of(&self, ctx: &IteratorContext) -> Result<Arc<SeedGenerator>> {
+        let generator = match self {
             SeedSource::Own { seeds, is_new_each_time, generators } => {
                 let make = || Arc::new(SeedGenerator::new(*seeds, *is_new_each_time));
                 generators.lock().entry(ctx.path().clone()).or_insert_with(make).clone()
             }
             SeedSource::Shared(generator) => generator.clone(),
-        }
+        };
+        ctx.pipeline().share(ctx, generator.clone())?;
+        Ok(generator)
     }
 }
 
@@ -149,7 +180,7 @@ impl DatasetKind for Shuffle {
     }
 
     fn iterate(&self, ctx: &IteratorContext) -> Result<Box<dyn DatasetIterator>> {
-        let generator = self.seeds.of(ctx);
+        let generator = self.seeds.of(ctx)?;
         let numbers = PhiloxWords::new(generator.next().stream());
         Ok(Box::new(ShuffleIterator {
             dataset: self.input.clone(),
@@ -229,6 +260,22 @@ impl ShuffleIterator {
             }
         }
         Ok(())
+    }
+}
+
+impl ExchangedState for ShuffleIterator {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.kind("Shuffle")?;
+        exchange.value(&mut self.epochs_left)?;
+        exchange_words(exchange, &mut self.numbers)?;
+        exchange.value(&mut self.epochs)?;
+        exchange.value(&mut self.buffer)?;
+        exchange.value(&mut self.has_produced)?;
+        let buffered = self.epochs.iter().try_fold(0usize, |sum, (count, _)| sum.checked_add(*count));
+        if buffered != Some(self.buffer.len()) {
+            return Err(mismatch());
+        }
+        exchange.remade(&mut self.input, || self.dataset.iterator(&self.ctx))
     }
 }
 

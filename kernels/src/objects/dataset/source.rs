@@ -1,7 +1,8 @@
 //! Datasets without inputs: tensors, slices of tensors, ranges, random numbers.
 
 use super::element::{part, row};
-use super::shuffle::SeedSource;
+use super::shuffle::{SeedSource, exchange_words};
+use super::state::{ExchangedState, StateExchange};
 use super::{Cardinality, Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, INFINITE};
 use super::{IteratorContext, Pull};
 use crate::numeric::philox::PhiloxWords;
@@ -24,6 +25,13 @@ impl<F: Fn(u64) -> Result<Element> + Send> DatasetIterator for Indexed<F> {
         let i = self.next;
         self.next += 1;
         (self.get)(i).map(Some)
+    }
+}
+
+impl<F> ExchangedState for Indexed<F> {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.kind("Indexed")?;
+        exchange.value(&mut self.next)
     }
 }
 
@@ -281,12 +289,19 @@ impl DatasetKind for Random {
     }
 
     fn iterate(&self, ctx: &IteratorContext) -> Result<Box<dyn DatasetIterator>> {
-        let numbers = PhiloxWords::new(self.seeds.of(ctx).next().stream());
+        let numbers = PhiloxWords::new(self.seeds.of(ctx)?.next().stream());
         Ok(Box::new(RandomNumbers(numbers)))
     }
 }
 
 struct RandomNumbers(PhiloxWords);
+
+impl ExchangedState for RandomNumbers {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.kind("Random")?;
+        exchange_words(exchange, &mut self.0)
+    }
+}
 
 impl DatasetIterator for RandomNumbers {
     fn next(&mut self, _: &Pull) -> Result<Option<Element>> {

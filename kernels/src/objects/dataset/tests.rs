@@ -44,20 +44,22 @@ impl ElementFunction for Closure {
     }
 }
 
-fn function(body: impl Fn(Element) -> Result<Element> + Send + Sync + 'static) -> CapturedFunction {
+pub(super) fn function(
+    body: impl Fn(Element) -> Result<Element> + Send + Sync + 'static,
+) -> CapturedFunction {
     CapturedFunction { function: Arc::new(Closure(Arc::new(body))), arguments: Vec::new() }
 }
 
 /// Returns a dataset function that computes a tensor from one `int64` scalar.
-fn of_number(body: impl Fn(i64) -> Result<Tensor> + Send + Sync + 'static) -> CapturedFunction {
+pub(super) fn of_number(body: impl Fn(i64) -> Result<Tensor> + Send + Sync + 'static) -> CapturedFunction {
     function(move |element| Ok(vec![body(element[0].item()?)?]))
 }
 
-fn range(stop: i64) -> Result<Arc<Dataset>> {
+pub(super) fn range(stop: i64) -> Result<Arc<Dataset>> {
     Range::dataset(0, stop, 1, DType::Int64)
 }
 
-fn integers() -> ElementSpec {
+pub(super) fn integers() -> ElementSpec {
     ElementSpec::scalars(&[DType::Int64])
 }
 
@@ -442,7 +444,7 @@ fn cancelling_a_request_does_not_affect_the_others() -> Result<()> {
     let iterator = Arc::new(IteratorResource::new(integers()));
     let [first, second, third]: [Arc<Cancellation>; 3] = Default::default();
     assert_eq!(code(answer(&ask(&iterator, &first))), Some(Code::FailedPrecondition));
-    iterator.set(&*Prefetch::dataset(map::map(range(9)?, gate.function(), integers(), true)?, 1)?)?;
+    iterator.set(&Prefetch::dataset(map::map(range(9)?, gate.function(), integers(), true)?, 1)?)?;
     let answers = [&first, &second, &third].map(|cancellation| ask(&iterator, cancellation));
     gate.wait_for(1);
     // First a request that waits in the queue is cancelled, then the request that the serving thread is pulling.
@@ -463,10 +465,10 @@ fn an_iterator_can_be_reinitialized_during_a_pull() -> Result<()> {
     let gate = Arc::new(Gate::default());
     let iterator = Arc::new(IteratorResource::new(integers()));
     let cancellation = Arc::default();
-    iterator.set(&*map::map(range(9)?, gate.function(), integers(), true)?)?;
+    iterator.set(&map::map(range(9)?, gate.function(), integers(), true)?)?;
     let old = ask(&iterator, &cancellation);
     gate.wait_for(1);
-    iterator.set(&*Range::dataset(70, 80, 1, DType::Int64)?)?;
+    iterator.set(&Range::dataset(70, 80, 1, DType::Int64)?)?;
     gate.open();
     assert_eq!(answer(&old)?, Some(0));
     assert_eq!(answer(&ask(&iterator, &cancellation))?, Some(70));

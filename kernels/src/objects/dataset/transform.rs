@@ -1,7 +1,9 @@
 //! Transformations that select, repeat and combine elements without changing them.
 
+use super::state::{ExchangedState, InputState, StateExchange, StateValue};
 use super::{Cardinality, Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, INFINITE, UNKNOWN};
 use super::{IteratorContext, Pull, relaxed};
+use bytes::Bytes;
 use device::{Error, Result};
 use graph::{Code, DType, PartialShape, Tensor};
 use rustc_hash::FxHashSet;
@@ -9,18 +11,56 @@ use std::sync::Arc;
 
 type Boxed = Box<dyn DatasetIterator>;
 
-/// An iterator whose `next` is a closure.
-struct FnIterator<F>(F);
+/// An iterator whose `next` is a closure over a state.
+struct FnIterator<S, F> {
+    kind: &'static str,
+    state: S,
+    next: F,
+}
 
-impl<F: FnMut(&Pull) -> Result<Option<Element>> + Send> DatasetIterator for FnIterator<F> {
+impl<S, F> DatasetIterator for FnIterator<S, F>
+where
+    S: ExchangedState + Send,
+    F: FnMut(&mut S, &Pull) -> Result<Option<Element>> + Send,
+{
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
-        (self.0)(pull)
+        (self.next)(&mut self.state, pull)
     }
 }
 
-/// Returns an iterator that calls `next` for each element.
-pub(super) fn from_fn(next: impl FnMut(&Pull) -> Result<Option<Element>> + Send + 'static) -> Result<Boxed> {
-    Ok(Box::new(FnIterator(next)))
+impl<S: ExchangedState, F> ExchangedState for FnIterator<S, F> {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.kind(self.kind)?;
+        self.state.exchange(exchange)
+    }
+}
+
+/// Returns an iterator that calls `next` for each element. `state` is all that changes from element to element, and
+/// `kind` is the name of the dataset's kind.
+pub(super) fn from_state<S: ExchangedState + Send + 'static>(
+    kind: &'static str,
+    state: S,
+    next: impl FnMut(&mut S, &Pull) -> Result<Option<Element>> + Send + 'static,
+) -> Result<Boxed> {
+    Ok(Box::new(FnIterator { kind, state, next }))
+}
+
+/// The state of an iterator that cannot be saved, of the kind with this name.
+struct UnsavedState(&'static str);
+
+impl ExchangedState for UnsavedState {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        Err(exchange.unsupported(self.0))
+    }
+}
+
+/// Returns an iterator that calls `next` for each element and cannot be saved; `kind` is the name of the dataset's
+/// kind.
+pub(super) fn from_fn(
+    kind: &'static str,
+    mut next: impl FnMut(&Pull) -> Result<Option<Element>> + Send + 'static,
+) -> Result<Boxed> {
+    from_state(kind, UnsavedState(kind), move |_, pull| next(pull))
 }
 
 /// A kind of dataset, defined by its name and by a closure that makes its iterators.
@@ -65,6 +105,28 @@ pub(crate) fn options(input: Arc<Dataset>, deterministic: Option<bool>) -> Resul
     Dataset::with_options(spec, cardinality, deterministic, &[&input], Box::new(kind))
 }
 
+/// A function that makes an iterator over an input.
+type MakeFn = Box<dyn Fn() -> Result<Boxed> + Send>;
+
+/// The state of an iterator over two inputs, one after the other.
+struct ConcatenateState {
+    current: Boxed,
+    /// True while `current` is over the first input.
+    is_first: bool,
+    /// Makes the iterator over the second input.
+    second: MakeFn,
+}
+
+impl ExchangedState for ConcatenateState {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.value(&mut self.is_first)?;
+        if exchange.is_restoring() && !self.is_first {
+            self.current = (self.second)()?;
+        }
+        self.current.exchange(exchange)
+    }
+}
+
 /// Returns the dataset of the elements of `first`, followed by the elements of `second`.
 pub(crate) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) -> Result<Arc<Dataset>> {
     if first.spec.dtypes != second.spec.dtypes {
@@ -84,19 +146,31 @@ pub(crate) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) -> Result<A
     let inputs = [first.clone(), second.clone()];
     dataset("Concatenate", spec, cardinality, &[&first, &second], move |ctx| {
         let (second_at, second) = (ctx.input(1), inputs[1].clone());
-        let mut current = inputs[0].iterator(&ctx.input(0))?;
-        let mut is_first = true;
-        from_fn(move |pull| {
-            if let Some(element) = current.next(pull)? {
+        let state = ConcatenateState {
+            current: inputs[0].iterator(&ctx.input(0))?,
+            is_first: true,
+            second: Box::new(move || second.iterator(&second_at)),
+        };
+        from_state("Concatenate", state, |state, pull| {
+            if let Some(element) = state.current.next(pull)? {
                 return Ok(Some(element));
             }
-            if !std::mem::take(&mut is_first) {
+            if !std::mem::take(&mut state.is_first) {
                 return Ok(None);
             }
-            current = second.iterator(&second_at)?;
-            current.next(pull)
+            state.current = (state.second)()?;
+            state.current.next(pull)
         })
     })
+}
+
+/// The iterators over the inputs of a zipped dataset; none after the end.
+struct ZipState(Vec<Boxed>);
+
+impl ExchangedState for ZipState {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.inputs(&mut self.0)
+    }
 }
 
 /// Returns the dataset of tuples: each element has the components of one element of each input. The dataset ends with
@@ -116,12 +190,12 @@ pub(crate) fn zip(inputs: Vec<Arc<Dataset>>) -> Result<Arc<Dataset>> {
     }
     let all = inputs.clone();
     dataset("Zip", spec, cardinality, &inputs.iter().collect::<Vec<_>>(), move |ctx| {
-        let mut iterators =
-            all.iter().enumerate().map(|(i, d)| d.iterator(&ctx.input(i))).collect::<Result<Vec<_>>>()?;
-        from_fn(move |pull| {
+        let iterators = all.iter().enumerate().map(|(i, d)| d.iterator(&ctx.input(i)));
+        let state = ZipState(iterators.collect::<Result<_>>()?);
+        from_state("Zip", state, |ZipState(iterators), pull| {
             let mut element = Element::new();
             let mut failed = None;
-            for iterator in &mut iterators {
+            for iterator in iterators.iter_mut() {
                 // After an error in one input the remaining iterators advance too, so that all iterators stay at the
                 // same index.
                 match iterator.next(pull) {
@@ -154,39 +228,60 @@ pub(super) fn repeated(input: Cardinality, count: i64) -> Cardinality {
     }
 }
 
+/// The state of an iterator that repeats its input.
+struct RepeatState {
+    /// Number of repetitions that have not ended; `None` repeats without end.
+    left: Option<u64>,
+    /// The iterator of the current repetition.
+    current: Option<Boxed>,
+    /// True until the current repetition has given an element.
+    is_fresh: bool,
+    /// Makes the iterator of a repetition.
+    make: MakeFn,
+}
+
+impl ExchangedState for RepeatState {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.value(&mut self.left)?;
+        exchange.value(&mut self.is_fresh)?;
+        exchange.remade(&mut self.current, &self.make)
+    }
+}
+
 /// Returns the dataset of `count` repetitions of the input; a negative `count` repeats without end.
 pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     let cardinality = repeated(input.cardinality, count);
     let inner = input.clone();
     dataset("Repeat", input.spec.clone(), cardinality, &[&input], move |ctx| {
         let (ctx, input) = (ctx.clone(), inner.clone());
-        let mut left = u64::try_from(count).ok();
+        let left = u64::try_from(count).ok();
         // The iterator of the first repetition is made here if the count is finite, and otherwise at the first pull.
-        let mut current: Option<Boxed> = match left {
+        let current = match left {
             Some(1..) => Some(input.iterator(&ctx)?),
             _ => None,
         };
-        let mut is_fresh = true;
-        from_fn(move |pull| {
+        let make: MakeFn = Box::new(move || input.iterator(&ctx));
+        let state = RepeatState { left, current, is_fresh: true, make };
+        from_state("Repeat", state, |state, pull| {
             loop {
-                let iterator = match &mut current {
+                let iterator = match &mut state.current {
                     Some(iterator) => iterator,
-                    None if left == Some(0) => return Ok(None),
+                    None if state.left == Some(0) => return Ok(None),
                     None => {
-                        is_fresh = true;
-                        current.insert(input.iterator(&ctx)?)
+                        state.is_fresh = true;
+                        state.current.insert((state.make)()?)
                     }
                 };
                 pull.check()?;
                 if let Some(element) = iterator.next(pull)? {
-                    is_fresh = false;
+                    state.is_fresh = false;
                     return Ok(Some(element));
                 }
-                current = None;
-                left = left.map(|left| left - 1);
-                if is_fresh && left.is_none() {
+                state.current = None;
+                state.left = state.left.map(|left| left - 1);
+                if state.is_fresh && state.left.is_none() {
                     // Endless repetition of an empty input would never return, so the dataset ends.
-                    left = Some(0);
+                    state.left = Some(0);
                 }
             }
         })
@@ -204,14 +299,14 @@ pub(crate) fn take(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     };
     let inner = input.clone();
     dataset("Take", input.spec.clone(), cardinality, &[&input], move |ctx| {
-        let mut input = if count == 0 { None } else { Some(inner.iterator(ctx)?) };
-        let mut left = u64::try_from(count).ok();
-        from_fn(move |pull| {
-            let Some(iterator) = &mut input else { return Ok(None) };
+        let input = if count == 0 { None } else { Some(inner.iterator(ctx)?) };
+        let state = InputState { input, functions: Vec::new(), value: u64::try_from(count).ok() };
+        from_state("Take", state, |state, pull| {
+            let Some(iterator) = &mut state.input else { return Ok(None) };
             let element = iterator.next(pull)?;
-            left = left.map(|left| left - 1);
-            if element.is_none() || left == Some(0) {
-                input = None;
+            state.value = state.value.map(|left| left - 1);
+            if element.is_none() || state.value == Some(0) {
+                state.input = None;
             }
             Ok(element)
         })
@@ -227,17 +322,17 @@ pub(crate) fn skip(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     };
     let inner = input.clone();
     dataset("Skip", input.spec.clone(), cardinality, &[&input], move |ctx| {
-        let mut input = if count < 0 { None } else { Some(inner.iterator(ctx)?) };
-        let mut left = count;
-        from_fn(move |pull| {
-            let Some(iterator) = &mut input else { return Ok(None) };
-            while left > 0 {
+        let input = if count < 0 { None } else { Some(inner.iterator(ctx)?) };
+        let state = InputState { input, functions: Vec::new(), value: count };
+        from_state("Skip", state, |state, pull| {
+            let Some(iterator) = &mut state.input else { return Ok(None) };
+            while state.value > 0 {
                 pull.check()?;
                 if iterator.next(pull)?.is_none() {
-                    input = None;
+                    state.input = None;
                     return Ok(None);
                 }
-                left -= 1;
+                state.value -= 1;
             }
             iterator.next(pull)
         })
@@ -284,30 +379,31 @@ pub(crate) fn shard(
     };
     let inner = input.clone();
     dataset("Shard", input.spec.clone(), cardinality, &[&input], move |ctx| {
-        let mut input = inner.iterator(ctx)?;
-        let mut at = 0i64;
-        let mut must_be_full = require_non_empty;
-        from_fn(move |pull| {
+        // The value is the number of elements read, and whether the first block of elements has yet to be complete.
+        let state = InputState::new(inner.iterator(ctx)?, (0i64, require_non_empty));
+        from_state("Shard", state, move |state, pull| {
             loop {
                 pull.check()?;
-                let Some(element) = input.next(pull)? else {
-                    if must_be_full {
-                        return Err(too_few_error(at, shards));
+                let next = state.next_input(pull)?;
+                let (at, must_be_full) = &mut state.value;
+                let Some(element) = next else {
+                    if *must_be_full {
+                        return Err(too_few_error(*at, shards));
                     }
                     return Ok(None);
                 };
-                at += 1;
-                if (at - 1) % shards != index {
+                *at += 1;
+                if (*at - 1) % shards != index {
                     continue;
                 }
-                while must_be_full && at < shards {
+                while state.value.1 && state.value.0 < shards {
                     pull.check()?;
-                    if input.next(pull)?.is_none() {
-                        return Err(too_few_error(at, shards));
+                    if state.next_input(pull)?.is_none() {
+                        return Err(too_few_error(state.value.0, shards));
                     }
-                    at += 1;
+                    state.value.0 += 1;
                 }
-                must_be_full = false;
+                state.value.1 = false;
                 return Ok(Some(element));
             }
         })
@@ -336,18 +432,33 @@ pub(crate) fn unique(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     }
     let inner = input.clone();
     dataset("Unique", input.spec.clone(), UNKNOWN, &[&input], move |ctx| {
-        let mut input = inner.iterator(ctx)?;
-        let mut seen = FxHashSet::default();
-        from_fn(move |pull| {
+        let state = InputState::new(inner.iterator(ctx)?, SeenElements::default());
+        from_state("Unique", state, |state, pull| {
             loop {
                 pull.check()?;
-                let Some(element) = input.next(pull)? else { return Ok(None) };
-                if seen.insert(element_key(&element)?) {
+                let Some(element) = state.next_input(pull)? else { return Ok(None) };
+                if state.value.0.insert(element_key(&element)?) {
                     return Ok(Some(element));
                 }
             }
         })
     })
+}
+
+/// The [keys](element_key) of the elements that have been returned.
+#[derive(Default)]
+struct SeenElements(FxHashSet<Vec<u8>>);
+
+impl StateValue for SeenElements {
+    fn put(&self, out: &mut Vec<u8>) -> Result<()> {
+        let mut keys: Vec<Bytes> = self.0.iter().map(|key| Bytes::copy_from_slice(key)).collect();
+        keys.sort();
+        keys.put(out)
+    }
+
+    fn take(rest: &mut Bytes) -> Result<SeenElements> {
+        Ok(SeenElements(Vec::<Bytes>::take(rest)?.into_iter().map(Vec::from).collect()))
+    }
 }
 
 /// Returns the bytes that identify an element: they are equal if and only if the elements are equal.
@@ -373,12 +484,11 @@ pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     let cardinality = if input.cardinality == INFINITE { INFINITE } else { UNKNOWN };
     let inner = input.clone();
     dataset("IgnoreErrors", input.spec.clone(), cardinality, &[&input], move |ctx| {
-        let mut input = inner.iterator(ctx)?;
-        from_fn(move |pull| {
+        from_state("IgnoreErrors", InputState::new(inner.iterator(ctx)?, ()), |state, pull| {
             loop {
                 // A cancellation ends the pull, unlike the error of an element, which is skipped.
                 pull.check()?;
-                if let Ok(element) = input.next(pull) {
+                if let Ok(element) = state.next_input(pull) {
                     return Ok(element);
                 }
             }
@@ -390,11 +500,10 @@ pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
 pub(crate) fn assert_cardinality(input: Arc<Dataset>, expected: i64) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("AssertCardinality", input.spec.clone(), expected, &[&input], move |ctx| {
-        let mut input = inner.iterator(ctx)?;
-        let mut seen = 0i64;
-        from_fn(move |pull| {
-            let element = input.next(pull)?;
-            seen += i64::from(element.is_some());
+        from_state("AssertCardinality", InputState::new(inner.iterator(ctx)?, 0i64), move |state, pull| {
+            let element = state.next_input(pull)?;
+            state.value += i64::from(element.is_some());
+            let seen = state.value;
             let wrong = |how: &str| {
                 let message = format!(
                     "Input dataset was expected to contain {} but contained {how} {}.",
@@ -418,6 +527,25 @@ fn elements_text(n: Cardinality) -> String {
         UNKNOWN => "an unknown number of elements".to_owned(),
         1 => "1 element".to_owned(),
         n => format!("{n} elements"),
+    }
+}
+
+/// The state of an iterator that takes elements from chosen inputs.
+struct DirectedState {
+    selector: Boxed,
+    /// The inputs, each `None` once it has ended; empty if one has ended and the dataset ends with it.
+    inputs: Vec<Option<Boxed>>,
+}
+
+impl ExchangedState for DirectedState {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        self.selector.exchange(exchange)?;
+        let mut has_inputs = !self.inputs.is_empty();
+        exchange.value(&mut has_inputs)?;
+        if !has_inputs {
+            self.inputs.clear();
+        }
+        self.inputs.iter_mut().try_for_each(|input| exchange.input(input))
     }
 }
 
@@ -457,10 +585,12 @@ pub(crate) fn directed_interleave(
     let (choose, from) = (selector.clone(), inputs.clone());
     let all: Vec<&Arc<Dataset>> = std::iter::once(&selector).chain(&inputs).collect();
     dataset("DirectedInterleave", spec, cardinality, &all, move |ctx| {
-        let mut selector = choose.iterator(&ctx.input(0))?;
         let chosen = from.iter().enumerate().map(|(i, d)| d.iterator(&ctx.input(i + 1)).map(Some));
-        let mut inputs = chosen.collect::<Result<Vec<_>>>()?;
-        from_fn(move |pull| {
+        let state = DirectedState {
+            selector: choose.iterator(&ctx.input(0))?,
+            inputs: chosen.collect::<Result<Vec<_>>>()?,
+        };
+        from_state("DirectedInterleave", state, move |DirectedState { selector, inputs }, pull| {
             loop {
                 pull.check()?;
                 if inputs.iter().all(Option::is_none) {

@@ -2,7 +2,8 @@
 
 use super::batch::{batched, stack_elements};
 use super::source::Elements;
-use super::transform::{dataset, from_fn};
+use super::state::{ExchangedState, StateExchange};
+use super::transform::{dataset, from_state};
 use super::{Cardinality, Dataset, DatasetIterator, DatasetVariant, Element, ElementSpec, INFINITE};
 use super::{Pull, UNKNOWN};
 use device::Result;
@@ -68,6 +69,14 @@ struct WindowState {
     skip: i64,
 }
 
+impl ExchangedState for WindowState {
+    fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
+        exchange.value(&mut self.buffer)?;
+        exchange.value(&mut self.skip)?;
+        exchange.input(&mut self.input)
+    }
+}
+
 impl WindowState {
     fn next(&mut self, pull: &Pull) -> Result<Option<Vec<Element>>> {
         let span = self.windowing.span() as usize;
@@ -101,10 +110,10 @@ pub(crate) fn window(input: Arc<Dataset>, windowing: Windowing) -> Result<Arc<Da
         ElementSpec { dtypes: vec![DType::Variant; count], shapes: vec![PartialShape::scalar(); count] };
     let inner = input.clone();
     dataset("Window", spec, windowing.cardinality(input.cardinality), &[&input], move |ctx| {
-        let mut windows =
+        let windows =
             WindowState { windowing, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
         let spec = inner.spec.clone();
-        from_fn(move |pull| {
+        from_state("Window", windows, move |windows, pull| {
             let Some(elements) = windows.next(pull)? else { return Ok(None) };
             let mut datasets = Element::new();
             for i in 0..count {
@@ -130,9 +139,9 @@ pub(crate) fn sliding_window(input: Arc<Dataset>, windowing: Windowing) -> Resul
     let spec = batched(&input.spec, windowing.size as usize, windowing.drop_remainder);
     let inner = input.clone();
     dataset("SlidingWindow", spec, windowing.cardinality(input.cardinality), &[&input], move |ctx| {
-        let mut windows =
+        let windows =
             WindowState { windowing, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
-        from_fn(move |pull| match windows.next(pull)? {
+        from_state("SlidingWindow", windows, |windows, pull| match windows.next(pull)? {
             Some(elements) => stack_elements(&elements).map(Some),
             None => Ok(None),
         })

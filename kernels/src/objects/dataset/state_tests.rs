@@ -1,0 +1,314 @@
+//! Tests of saved states: pipelines of every kind, saved and restored at every position.
+
+use super::batch::{batch, unbatch};
+use super::cache::{CacheSource, cache};
+use super::files::{Files, fixed_length_records, records, text_lines};
+use super::function::CapturedFunction;
+use super::interleave::{InterleavePrefetch, Interleaving, interleave};
+use super::iterator::IteratorResource;
+use super::parallel_map::{Parallelism, map_and_batch, parallel_filter, parallel_map};
+use super::prefetch::Prefetch;
+use super::shuffle::{SeedSource, Seeds, Shuffle};
+use super::source::{Elements, Random, Range, Slices};
+use super::state::{ExternalStatePolicy, restore, save};
+use super::tests::{function, integers, of_number, range};
+use super::window::{Windowing, sliding_window, window};
+use super::*;
+use super::{map, padded_batch, rebatch, transform};
+use crate::objects::io::{Compression, FixedFormat, RecordWriter};
+use crate::testing::TempDir;
+use bytes::Bytes;
+use device::Error;
+use graph::{Bool8, Code};
+
+/// Makes the dataset anew, like another process that runs the same program.
+type MakeFn<'a> = &'a dyn Fn() -> Result<Arc<Dataset>>;
+
+/// The result of a pull: an element, or the text of an error.
+type Pulled = Result<Element, String>;
+
+/// An iterator with its context.
+struct Running {
+    iterator: Box<dyn DatasetIterator>,
+    ctx: IteratorContext,
+}
+
+impl Running {
+    fn start(make: MakeFn<'_>) -> Result<Running> {
+        let ctx = IteratorContext::root(None);
+        Ok(Running { iterator: make()?.iterator(&ctx)?, ctx })
+    }
+
+    fn restored(make: MakeFn<'_>, state: Bytes) -> Result<Running> {
+        let (ctx, dataset) = (IteratorContext::root(None), make()?);
+        let iterator = restore(state, &ctx, || dataset.iterator(&ctx), &Pull::default())?;
+        Ok(Running { iterator, ctx })
+    }
+
+    fn save(&mut self, policy: ExternalStatePolicy) -> Result<Bytes> {
+        save(&mut *self.iterator, &self.ctx, policy, &Pull::default())
+    }
+
+    /// Returns up to `count` elements and errors.
+    fn take(&mut self, count: usize) -> Vec<Pulled> {
+        let mut all = Vec::new();
+        while all.len() < count {
+            match self.iterator.next(&Pull::default()) {
+                Ok(Some(element)) => all.push(Ok(element)),
+                Ok(None) => break,
+                Err(error) => all.push(Err(error.to_string())),
+            }
+        }
+        all
+    }
+}
+
+/// The largest number of elements that a test takes from a dataset.
+const MOST: usize = 24;
+
+/// Checks for each position that a restored iterator returns the elements that the saved one returns, also when the
+/// restored iterator is saved and restored again.
+fn check(name: &str, make: MakeFn<'_>) -> Result<()> {
+    let whole = Running::start(make)?.take(MOST);
+    assert!(!whole.is_empty(), "{name}");
+    for at in 0..=whole.len() {
+        let mut first = Running::start(make)?;
+        assert_eq!(first.take(at), whole[..at], "{name} before {at}");
+        let state = first.save(ExternalStatePolicy::Fail)?;
+        let mut second = Running::restored(make, state)?;
+        let again = second.save(ExternalStatePolicy::Fail)?;
+        assert_eq!(first.take(MOST - at), whole[at..], "{name} went on after {at}");
+        assert_eq!(second.take(MOST - at), whole[at..], "{name} restored at {at}");
+        assert_eq!(
+            Running::restored(make, again)?.take(MOST - at),
+            whole[at..],
+            "{name} saved twice at {at}"
+        );
+    }
+    Ok(())
+}
+
+fn shuffled(input: Arc<Dataset>, size: i64, is_new_each_time: bool, count: i64) -> Result<Arc<Dataset>> {
+    Shuffle::dataset(input, size, SeedSource::new(Seeds(3, 9), is_new_each_time), count)
+}
+
+fn doubled() -> CapturedFunction {
+    of_number(|x| Ok(Tensor::scalar(2 * x)))
+}
+
+fn odd() -> CapturedFunction {
+    of_number(|x| Ok(Tensor::scalar(Bool8::from(x % 2 == 1))))
+}
+
+/// Returns a function of a number `n` that returns the dataset of `n` numbers, shuffled.
+fn numbers() -> CapturedFunction {
+    of_number(|n| {
+        DatasetVariant::tensor(shuffled(Range::dataset(10 * n, 11 * n, 1, DType::Int64)?, 2, true, 1)?, [])
+    })
+}
+
+const TWO_CALLS: Parallelism = Parallelism { calls: 2, deterministic: Some(true) };
+
+#[test]
+fn sources_continue() -> Result<()> {
+    check("Range", &|| Range::dataset(0, 20, 3, DType::Int32))?;
+    check("Slices", &|| {
+        Slices::dataset(vec![Tensor::try_from([5i64, 7, 9])?, Tensor::try_from([1f32, 2.0, 3.0])?])
+    })?;
+    check("Tensors", &|| Elements::tensors(vec![Tensor::string("a")]))?;
+    check("Random", &|| Random::dataset(SeedSource::new(Seeds(1, 2), false), integers()))
+}
+
+#[test]
+fn selections_and_combinations_continue() -> Result<()> {
+    check("Take", &|| transform::take(range(9)?, 4))?;
+    check("Skip", &|| transform::skip(range(9)?, 4))?;
+    check("Shard", &|| transform::shard(range(20)?, 3, 1, true))?;
+    check("Concatenate", &|| transform::concatenate(range(3)?, range(4)?))?;
+    check("Zip", &|| transform::zip(vec![range(3)?, range(4)?]))?;
+    check("Repeat", &|| transform::repeat(range(3)?, 4))?;
+    check("RepeatForEver", &|| transform::repeat(range(3)?, -1))?;
+    check("Unique", &|| {
+        transform::unique(map::map(range(9)?, of_number(|x| Ok(Tensor::scalar(x % 5))), integers(), true)?)
+    })?;
+    check("IgnoreErrors", &|| transform::ignore_errors(map::map(range(9)?, failing(), integers(), true)?))?;
+    check("AssertCardinality", &|| transform::assert_cardinality(range(4)?, 5))?;
+    check("DirectedInterleave", &|| {
+        let selector = map::map(range(20)?, of_number(|x| Ok(Tensor::scalar(x % 2))), integers(), true)?;
+        transform::directed_interleave(selector, vec![range(3)?, range(9)?], false)
+    })?;
+    check("DirectedInterleaveToFirstEnd", &|| {
+        let selector = map::map(range(20)?, of_number(|x| Ok(Tensor::scalar(x % 2))), integers(), true)?;
+        transform::directed_interleave(selector, vec![range(3)?, range(9)?], true)
+    })
+}
+
+/// Returns a function that fails for multiples of 3.
+fn failing() -> CapturedFunction {
+    of_number(|x| if x % 3 == 0 { Err(Error::invalid(format!("{x} is bad"))) } else { Ok(Tensor::scalar(x)) })
+}
+
+#[test]
+fn functions_of_elements_continue() -> Result<()> {
+    let one = |f: fn() -> CapturedFunction| move || map::map(range(7)?, f(), integers(), true);
+    check("Map", &one(doubled))?;
+    check("MapWithErrors", &one(failing))?;
+    check("Filter", &|| map::filter(range(9)?, odd()))?;
+    check("TakeWhile", &|| {
+        map::take_while(range(9)?, of_number(|x| Ok(Tensor::scalar(Bool8::from(x < 4)))))
+    })?;
+    check("Scan", &|| {
+        let sum = function(|e| {
+            let sum = Tensor::scalar(e[0].item::<i64>()? + e[1].item::<i64>()?);
+            Ok(vec![sum.clone(), sum])
+        });
+        map::scan(range(7)?, vec![Tensor::scalar(1i64)], sum, integers(), true)
+    })?;
+    check("FlatMap", &|| map::flat_map(range(6)?, numbers(), integers()))?;
+    check("ParallelMap", &|| parallel_map(range(9)?, doubled(), integers(), true, TWO_CALLS))?;
+    check("ParallelMapWithErrors", &|| parallel_map(range(9)?, failing(), integers(), true, TWO_CALLS))?;
+    check("ParallelFilter", &|| parallel_filter(range(9)?, odd(), TWO_CALLS))?;
+    check("MapAndBatch", &|| map_and_batch(range(9)?, doubled(), integers(), 2, false, true, TWO_CALLS))
+}
+
+#[test]
+fn batches_and_windows_continue() -> Result<()> {
+    check("Batch", &|| batch(range(10)?, 3, false, None))?;
+    check("ParallelBatch", &|| batch(range(10)?, 3, true, Some(2)))?;
+    check("Unbatch", &|| unbatch(batch(range(10)?, 3, false, None)?))?;
+    check("PaddedBatch", &|| {
+        padded_batch::padded_batch(
+            range(7)?,
+            2,
+            vec![PartialShape::scalar()],
+            vec![Tensor::scalar(0i64)],
+            false,
+        )
+    })?;
+    check("Rebatch", &|| rebatch::rebatch(batch(range(20)?, 5, false, None)?, &[1, 3], false, integers()))?;
+    check("Split", &|| rebatch::split(batch(range(20)?, 5, false, None)?, 3, integers()))?;
+    let windowing = Windowing { size: 3, shift: 2, stride: 2, drop_remainder: false };
+    check("SlidingWindow", &|| sliding_window(range(9)?, windowing))?;
+    let gaps = Windowing { size: 2, shift: 5, stride: 1, drop_remainder: true };
+    check("SlidingWindowWithGaps", &|| sliding_window(range(20)?, gaps))?;
+    check("WindowsInOrder", &|| {
+        let first = of_dataset(|d| DatasetVariant::tensor(d, []));
+        map::flat_map(window(range(9)?, windowing)?, first, integers())
+    })
+    .map_or_else(|error| assert!(error.to_string().contains("variant"), "{error}"), |()| ());
+    Ok(())
+}
+
+/// Returns a function of an element that is a dataset.
+fn of_dataset(body: impl Fn(Arc<Dataset>) -> Result<Tensor> + Send + Sync + 'static) -> CapturedFunction {
+    function(move |element| Ok(vec![body(DatasetVariant::of(&element[0])?)?]))
+}
+
+#[test]
+fn shuffles_caches_and_reading_ahead_continue() -> Result<()> {
+    for is_new_each_time in [false, true] {
+        check("Shuffle", &|| shuffled(range(9)?, 4, is_new_each_time, 1))?;
+        check("ShuffleAndRepeat", &|| shuffled(range(5)?, 7, is_new_each_time, 4))?;
+        check("RepeatOfShuffle", &|| transform::repeat(shuffled(range(5)?, 3, is_new_each_time, 1)?, -1))?;
+        check("RepeatOfTakeOfShuffle", &|| {
+            transform::repeat(transform::take(shuffled(range(5)?, 3, is_new_each_time, 1)?, 3)?, -1)
+        })?;
+        check("RepeatOfPrefetch", &|| {
+            transform::repeat(Prefetch::dataset(shuffled(range(5)?, 3, is_new_each_time, 1)?, 2)?, -1)
+        })?;
+        check("PrefetchOfRepeat", &|| {
+            Prefetch::dataset(transform::repeat(shuffled(range(5)?, 3, is_new_each_time, 1)?, -1)?, 7)
+        })?;
+    }
+    check("RepeatOfCache", &|| {
+        let cached = cache(shuffled(range(5)?, 5, true, 1)?, CacheSource::Own(PerPipeline::default()))?;
+        transform::repeat(cached, -1)
+    })?;
+    check("RepeatOfTakeOfCache", &|| {
+        let cached = cache(shuffled(range(4)?, 5, true, 1)?, CacheSource::Own(PerPipeline::default()))?;
+        transform::concatenate(cached.clone(), transform::take(cached, 2)?)
+    })
+}
+
+#[test]
+fn interleavings_continue() -> Result<()> {
+    let how = |cycle_length, block_length, ahead| Interleaving { cycle_length, block_length, ahead };
+    let ahead = |datasets, elements| Some(InterleavePrefetch { datasets, elements });
+    for how in [how(2, 1, None), how(3, 2, None), how(2, 1, ahead(1, 3)), how(4, 2, ahead(-1, 1))] {
+        check("Interleave", &|| interleave(range(6)?, numbers(), integers(), how))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn files_continue() -> Result<()> {
+    let dir = TempDir::new()?;
+    let paths = |names: &[&str]| names.iter().map(|name| dir.path().join(name)).collect::<Vec<_>>();
+    dir.write("a", b"one\r\ntwo\n\nthree")?;
+    dir.write("b", b"")?;
+    dir.write("c", b"HHabcabdabeF")?;
+    for (name, compression) in [("r", Compression::None), ("z", Compression::Gzip)] {
+        let mut writer = RecordWriter::create(dir.path().join(name), compression)?;
+        for record in [&b"first"[..], b"", b"third record"] {
+            writer.write(record)?;
+        }
+        writer.finish()?;
+    }
+    let files = |names: &[&str], compression, buffer| Files { paths: paths(names), compression, buffer };
+    for buffer in [None, Some(1)] {
+        check("TextLine", &|| text_lines(files(&["a", "b", "a"], Compression::None, buffer)))?;
+        check("TFRecord", &|| records(files(&["r", "r"], Compression::None, buffer), vec![]))?;
+        check("GzippedTFRecord", &|| records(files(&["z", "z"], Compression::Gzip, buffer), vec![]))?;
+        let format = FixedFormat { header: 2, record: 3, footer: 1, hop: 0 };
+        check("FixedLengthRecord", &|| {
+            fixed_length_records(files(&["c", "c"], Compression::None, buffer), format)
+        })?;
+    }
+    check("MissingFile", &|| text_lines(files(&["a", "none"], Compression::None, None)))?;
+    Ok(())
+}
+
+#[test]
+fn damaged_states_are_refused() -> Result<()> {
+    let make = || {
+        let input = Prefetch::dataset(shuffled(range(9)?, 4, true, 2)?, 2)?;
+        interleave(
+            input,
+            numbers(),
+            integers(),
+            Interleaving { cycle_length: 2, block_length: 1, ahead: None },
+        )
+    };
+    let mut running = Running::start(&make)?;
+    running.take(5);
+    let state = running.save(ExternalStatePolicy::Fail)?;
+    for end in 0..state.len() {
+        let cut = Running::restored(&make, state.slice(..end)).map(|_| ()).map_err(|e| e.code());
+        assert_eq!(cut, Err(Code::InvalidArgument), "{end}");
+    }
+    // A changed byte may change a number, but never takes the process down.
+    for at in 0..state.len() {
+        let mut bytes = state.to_vec();
+        bytes[at] ^= 0xff;
+        if let Ok(mut running) = Running::restored(&make, bytes.into()) {
+            running.take(3);
+        }
+    }
+    let other = Running::restored(&|| batch(range(3)?, 2, false, None), state);
+    let text = other.map(|_| ()).map_err(|e| e.to_string());
+    let expected = "the saved state is of another dataset: it has InterleaveDataset where this iterator has \
+                    BatchV2Dataset";
+    assert!(text.as_ref().is_err_and(|text| text.contains(expected)), "{text:?}");
+    Ok(())
+}
+
+#[test]
+fn an_iterator_without_a_dataset_has_no_state() -> Result<()> {
+    let iterator = IteratorResource::new(integers());
+    let refused = iterator.restore(Bytes::new(), &Pull::default());
+    assert_eq!(refused.as_ref().map_err(Error::code), Err(Code::FailedPrecondition));
+    iterator.set(&range(3)?)?;
+    let refused = iterator.restore(Bytes::from_static(b"rubbish"), &Pull::default());
+    assert_eq!(refused.as_ref().map_err(Error::code), Err(Code::InvalidArgument));
+    Ok(())
+}
