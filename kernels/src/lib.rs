@@ -100,6 +100,7 @@ mod training;
 mod transfer;
 mod transpose;
 mod unary;
+mod unicode;
 mod unique;
 mod variable;
 
@@ -222,6 +223,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     transfer::KERNELS,
     transpose::KERNELS,
     unary::KERNELS,
+    unicode::KERNELS,
     unique::KERNELS,
     variable::KERNELS,
 ];

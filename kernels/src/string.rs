@@ -1,6 +1,7 @@
 //! Kernels of strings.
 
 mod join;
+mod ngrams;
 mod number;
 mod pattern;
 mod split;
@@ -28,6 +29,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("UnsortedSegmentJoin", &[], join::segments),
     KernelDef::of("StringSplit", &[], split::split),
     KernelDef::of("StringSplitV2", &[], split::split_v2),
+    KernelDef::of("StringNGrams", &[], ngrams::ngrams),
     KernelDef::of("StringToHashBucketFast", &[], |init| buckets(init, |_, s| fingerprint64(s))),
     KernelDef::of("Fingerprint", &[], |_| {
         Kernel::sync(|ctx| {

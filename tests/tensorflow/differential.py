@@ -84,6 +84,7 @@ MOST_COMBINATIONS = 500
 
 # Errors of the peer's kernels, by op and type attribute: crashes, memory read as another type, wrong results.
 PEER_FAULTS = {
+    ("UnicodeDecodeWithOffsets", "Tsplits", "int32"): "its process ends",
     ("ConjugateTranspose", "T", "string"): "its process ends",
     ("ArgMax", "Tidx", "int16"): "reads the axis as a wider type",
     ("TopKV2", "Tk", "int16"): "reads k as a wider type",

@@ -96,6 +96,7 @@ mod training;
 mod transfer;
 pub mod transpose;
 mod unary;
+mod unicode;
 mod unique;
 mod variable;
 pub mod window;
@@ -215,6 +216,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     transfer,
     transpose,
     unary,
+    unicode,
     unique,
     variable,
 };

@@ -87,6 +87,31 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "StringNGrams",
+        inputs: &["data: string", "data_splits: Tsplits"],
+        outputs: &["ngrams: string", "ngrams_splits: Tsplits"],
+        attrs: &[
+            "separator: string",
+            "ngram_widths: list(int) >= 0",
+            "left_pad: string",
+            "right_pad: string",
+            "pad_width: int",
+            "preserve_short_sequences: bool",
+            "Tsplits: {int32, int64} = int64",
+        ],
+        infer: |infer| {
+            // The output has the shape of the data if there are no strings or no splits.
+            let (data, splits) = (infer.input(0), infer.input(1));
+            let ngrams =
+                if data.rank() == Some(1) { PartialShape::of_rank(1) } else { PartialShape::unknown() };
+            infer.set(0, ngrams);
+            infer.set(1, splits);
+            Ok(())
+        },
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "StringToHashBucketFast",
         inputs: &["input: string"],
         outputs: &["output: int64"],

@@ -19,7 +19,25 @@ CONV = dict(strides=[1, 1, 1, 1], padding="VALID")
 RAGGED = {"Tvalues": "float", "Tindices": "int32", "Tsplits": "int64"}
 DENSE = {"T": "float", "Tindex": "int64", "Tshape": "int64"}
 
+NGRAMS = dict(separator=" ", ngram_widths=[2], left_pad="", right_pad="", pad_width=0, preserve_short_sequences=False)
+SIX = TEXT([b"a"] * 6)
+UTF8 = dict(input_encoding="UTF-8")
+LONG = {"Tsplits": "int64"}
+
 CALLS = (
+    *(("StringNGrams", LONG, Call(SIX, L(splits), **NGRAMS)) for splits in ([0], [0, 3], [1, 6], [0, 7], [0, 4, 3, 6])),
+    ("StringNGrams", LONG, Call(SIX, L([0, 6]), **(NGRAMS | dict(ngram_widths=[2, 0])))),
+    ("StringNGrams", LONG, Call(SIX, L([0, 6]), **(NGRAMS | dict(ngram_widths=[], pad_width=-1, preserve_short_sequences=True)))),
+    *(("UnicodeEncode", LONG, Call(I([97] * 6), L(splits), output_encoding="UTF-8")) for splits in ([], [0], [1, 6], [0, 7], [0, 6, 1], [0, 6, 3, 6], [[0, 6]])),
+    ("UnicodeEncode", LONG, Call(I([0xD800]), L([0, 1]), output_encoding="UTF-8", errors="strict")),
+    ("UnicodeEncode", LONG, Call(I([97]), L([0, 1]), output_encoding="UTF-8", replacement_char=-1)),
+    ("UnicodeDecode", LONG, Call(TEXT([b"a\xff", b"b"]), errors="strict", **UTF8)),
+    ("UnicodeDecode", LONG, Call(TEXT([b"a"]), input_encoding="no-encoding")),
+    ("UnicodeDecode", LONG, Call(TEXT([b"a"]), input_encoding="")),
+    ("UnicodeDecodeWithOffsets", LONG, Call(TEXT([b"a"]), replacement_char=0x110000, **UTF8)),
+    ("UnicodeTranscode", {}, Call(TEXT([b"a\xff", b"b"]), errors="strict", output_encoding="UTF-8", **UTF8)),
+    ("UnicodeTranscode", {}, Call(TEXT([b"a\x01", b"b"]), errors="strict", replace_control_characters=True, output_encoding="UTF-8", **UTF8)),
+    ("UnicodeTranscode", {}, Call(TEXT([b"a"]), input_encoding="no-encoding", output_encoding="UTF-8")),
     ("MatrixSolveLs", T, Call(F(4, 3), F(3, 2), np.float64(0))),
     ("MatrixSolveLs", T, Call(F(4, 3), F(4, 2), np.float64(0))),
     ("MatrixSolveLs", T, Call(F(4, 3), F(4, 2), np.float64(-1))),
