@@ -1,5 +1,7 @@
 //! Histograms, bucketing, counting, and binary search among sorted values.
 
+mod rows;
+
 use crate::numeric::dispatch::{INDEX, REALS, dispatch};
 use crate::numeric::scalar::Arithmetic;
 use crate::plan::histogram::{BincountInputs, Bins, boundaries, number, widths};
@@ -11,6 +13,7 @@ use num_traits::ToPrimitive;
 use std::cmp::Ordering;
 
 const FOUR: &[DType] = &[Int32, Int64, Float, Double];
+const COUNT: &[(&str, &[DType])] = &[("T", INDEX), ("output_type", FOUR)];
 const BOUNDS: &[(&str, &[DType])] = &[("T", REALS), ("out_type", INDEX)];
 
 /// Evaluates an expression with `$T` bound to the Rust type of a dtype, like [`dispatch!`], but only for the dtypes in
@@ -30,6 +33,8 @@ macro_rules! dispatch_four {
         }
     };
 }
+
+use dispatch_four;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Bucketize", &[("T", FOUR)], |init| {
@@ -57,6 +62,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("DenseBincount", &[("T", FOUR), ("Tidx", INDEX)], |init| {
         count_numbers(init, init.attr::<bool>("binary_output")?)
     }),
+    KernelDef::of("SparseBincount", &[("T", FOUR), ("Tidx", INDEX)], rows::sparse_bins),
+    KernelDef::of("RaggedBincount", &[("T", FOUR), ("Tidx", INDEX)], rows::ragged_bins),
+    KernelDef::of("DenseCountSparseOutput", COUNT, |init| rows::sparse_counts(init, rows::dense_rows)),
+    KernelDef::of("SparseCountSparseOutput", COUNT, |init| rows::sparse_counts(init, rows::rows_of_indices)),
+    KernelDef::of("RaggedCountSparseOutput", COUNT, |init| rows::sparse_counts(init, rows::ragged_rows)),
     KernelDef::of("LowerBound", BOUNDS, |init| bound(init, false)),
     KernelDef::of("UpperBound", BOUNDS, |init| bound(init, true)),
 ];

@@ -6,8 +6,10 @@ mod range;
 pub(crate) mod variant;
 
 use crate::numeric::copied::{COPIED, copied};
-use crate::numeric::dispatch::INDEX;
+use crate::numeric::dispatch::{INDEX, NUMBERS};
 use crate::plan::shape::integers;
+use crate::sparse::empty_rows;
+use crate::sparse_cross::ragged_cross;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use device::{Result, invalid};
 use graph::{DType, Shape, Tensor};
@@ -37,6 +39,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
         &[("Tvalues", COPIED), ("Tsplits", INDEX)],
         variant::gradient,
     ),
+    KernelDef::of("RaggedFillEmptyRows", &[("T", COPIED)], |_| Kernel::sync(empty_rows::fill_ragged)),
+    KernelDef::of("RaggedFillEmptyRowsGrad", &[("T", NUMBERS)], empty_rows::fill_grad),
+    KernelDef::of("RaggedCross", &[("out_row_splits_type", INDEX)], ragged_cross),
 ];
 
 /// Converts a ragged tensor to a sparse one: outputs the indices of the values in row-major order, the values, and the

@@ -5,7 +5,7 @@ mod arithmetic;
 mod arrange;
 pub(crate) mod carried;
 mod coo;
-mod empty_rows;
+pub(crate) mod empty_rows;
 mod map;
 mod matmul;
 mod reduce;

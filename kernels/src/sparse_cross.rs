@@ -1,9 +1,10 @@
 //! Crosses of features: for each row, all combinations of one feature per column; the last column varies fastest.
 
 use super::sparse::{Coo, matrix};
+use crate::plan::shape::integers;
 use bytes::{Bytes, BytesMut};
 use device::invalid;
-use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result};
 use graph::{Code, DType, Shape, Tensor};
 use siphasher::sip::SipHasher24;
@@ -115,6 +116,35 @@ impl<'a> Column<'a> {
         Ok(Column { values, rows: rows.collect() })
     }
 
+    fn ragged(values: &'a Tensor, splits: &Tensor) -> Result<Column<'a>> {
+        if values.shape().rank() != 1 || splits.shape().rank() != 1 {
+            invalid!("tf.ragged.cross only supports inputs with rank=2.");
+        }
+        let splits = splits.to_i64s()?;
+        let (Some(&first), Some(&last)) = (splits.first(), splits.last()) else {
+            invalid!("Invalid ragged splits: ragged splits must have at least one splits, but is empty");
+        };
+        if first != 0 {
+            invalid!("Invalid ragged splits: first element of ragged splits must be 0 but is {first}");
+        }
+        if let Some(pair) = splits.windows(2).find(|pair| pair[1] < pair[0]) {
+            invalid!(
+                "Invalid ragged splits: ragged splits must be monotonically increasing, but {} is smaller than {}",
+                pair[1],
+                pair[0]
+            );
+        }
+        let count = values.num_elements();
+        if last != count as i64 {
+            invalid!(
+                "Invalid ragged splits: last element of ragged splits must be the number of ragged values({count}) \
+                 but is {last}"
+            );
+        }
+        let rows = splits.windows(2).map(|pair| pair[0] as usize..pair[1] as usize).collect();
+        Ok(Column { values, rows })
+    }
+
     fn feature(&self, i: usize) -> Result<Feature<'a>> {
         match self.values.dtype() {
             DType::String => Ok(Feature::Text(&self.values.as_strings()?[i])),
@@ -160,22 +190,45 @@ fn columns<'a>(ctx: &'a KernelContext<'_>) -> Result<Vec<Column<'a>>> {
 }
 
 /// Calls `each` with the features of each cross, and returns the indices and the shape of the sparse output.
-fn cross(ctx: &KernelContext<'_>, mut each: impl FnMut(&[Feature<'_>])) -> Result<(Tensor, Tensor)> {
+fn cross(ctx: &KernelContext<'_>, each: impl FnMut(&[Feature<'_>])) -> Result<(Tensor, Tensor)> {
     let columns = columns(ctx)?;
-    let rows = columns[0].rows.len();
     let (mut indices, mut widest) = (Vec::new(), 0);
+    cross_columns(ctx, &columns, each, |row, count| {
+        // Each cross has an index of two numbers and a value; the size is checked before the memory is allocated.
+        reserve(&mut indices, row, 2 * count)?;
+        indices.extend((0..count).flat_map(|n| [row as i64, n as i64]));
+        widest = widest.max(count);
+        Ok(())
+    })?;
+    let count = indices.len() / 2;
+    Ok((matrix(&indices, 2, count)?, Tensor::vector(&[columns[0].rows.len() as i64, widest as i64])?))
+}
+
+/// Reserves memory for the crosses of a row.
+fn reserve<T>(values: &mut Vec<T>, row: usize, count: usize) -> Result<()> {
+    values.try_reserve(count).map_err(|_| {
+        Error::new(Code::ResourceExhausted, format!("OOM for {count} elements of the crosses of row {row}"))
+    })
+}
+
+/// Calls `start_row` with each row and the number of its crosses, and then `each` with the features of each cross.
+fn cross_columns(
+    ctx: &KernelContext<'_>,
+    columns: &[Column<'_>],
+    mut each: impl FnMut(&[Feature<'_>]),
+    mut start_row: impl FnMut(usize, usize) -> Result<()>,
+) -> Result<()> {
     let mut features = Vec::with_capacity(columns.len());
-    for row in 0..rows {
+    let mut total = 0usize;
+    for row in 0..columns.first().map_or(0, |column| column.rows.len()) {
         let ranges: Vec<_> = columns.iter().map(|column| column.rows[row].clone()).collect();
         let count = ranges.iter().try_fold(1usize, |count, range| count.checked_mul(range.len()));
-        // Each cross has an index of two numbers and a value; the size is checked before the memory is allocated.
-        let Some(count) = count.filter(|&count| Shape::new(&[indices.len() / 2 + count, 2]).is_ok()) else {
+        let all = count.and_then(|count| total.checked_add(count));
+        let (Some(count), Some(all)) = (count, all.filter(|&all| Shape::new(&[all, 2]).is_ok())) else {
             invalid!("the crosses of row {row} are too many");
         };
-        indices.try_reserve(2 * count).map_err(|_| {
-            Error::new(Code::ResourceExhausted, format!("OOM for {count} crosses of row {row}"))
-        })?;
-        widest = widest.max(count);
+        total = all;
+        start_row(row, count)?;
         let mut at: Vec<usize> = ranges.iter().map(|range| range.start).collect();
         for n in 0..count {
             if n % 4096 == 0 {
@@ -186,7 +239,6 @@ fn cross(ctx: &KernelContext<'_>, mut each: impl FnMut(&[Feature<'_>])) -> Resul
                 features.push(column.feature(i)?);
             }
             each(&features);
-            indices.extend([row as i64, n as i64]);
             for (at, range) in at.iter_mut().zip(&ranges).rev() {
                 *at += 1;
                 if *at < range.end {
@@ -196,21 +248,131 @@ fn cross(ctx: &KernelContext<'_>, mut each: impl FnMut(&[Feature<'_>])) -> Resul
             }
         }
     }
-    let count = indices.len() / 2;
-    Ok((matrix(&indices, 2, count)?, Tensor::vector(&[rows as i64, widest as i64])?))
+    Ok(())
+}
+
+/// Returns the features of a cross, joined.
+fn joined_features(features: &[Feature<'_>], separator: &[u8]) -> Bytes {
+    let mut text = BytesMut::new();
+    for (i, feature) in features.iter().enumerate() {
+        if i > 0 {
+            text.extend_from_slice(separator);
+        }
+        feature.write(&mut text);
+    }
+    text.freeze()
+}
+
+/// Returns the bucket of a cross.
+fn bucket(hashes: impl Iterator<Item = u64>, buckets: u64) -> i64 {
+    (hashes.reduce(join_fingerprints).unwrap_or(0) % buckets) as i64
+}
+
+/// Returns the number of buckets; 0 stands for the most.
+fn bucket_count(buckets: i64) -> u64 {
+    match u64::try_from(buckets) {
+        Ok(buckets) if buckets > 0 => buckets,
+        _ => i64::MAX as u64,
+    }
+}
+
+/// Makes the kernel of RaggedCross: the crosses of each row of ragged, sparse and dense columns as a ragged tensor.
+pub(crate) fn ragged_cross(init: &KernelInit<'_>) -> Result<Kernel> {
+    let order = init.attr::<String>("input_order")?;
+    let counts = RaggedInputs {
+        ragged: init.attr::<Vec<DType>>("ragged_values_types")?.len(),
+        splits: init.attr::<Vec<DType>>("ragged_splits_types")?.len(),
+        sparse: usize::try_from(init.attr::<i64>("Nsparse")?).unwrap_or(0),
+        sparse_values: init.attr::<Vec<DType>>("sparse_values_types")?.len(),
+        dense: init.attr::<Vec<DType>>("dense_types")?.len(),
+    };
+    let buckets = bucket_count(init.attr::<i64>("num_buckets")?);
+    let start = init.attr::<i64>("hash_key")? as u64;
+    let (values_type, splits_type) = (init.output_type(0), init.output_type(1));
+    Kernel::sync(move |ctx| {
+        let columns = counts.columns(ctx, &order)?;
+        let (mut texts, mut numbers) = (Vec::new(), Vec::new());
+        let mut splits = vec![0i64];
+        let add = |features: &[Feature<'_>]| match values_type {
+            DType::String => texts.push(joined_features(features, b"_X_")),
+            _ => {
+                let hashes = features.iter().map(|feature| feature.fingerprint());
+                numbers.push(bucket(std::iter::once(start).chain(hashes), buckets));
+            }
+        };
+        cross_columns(ctx, &columns, add, |_, count| {
+            splits.push(splits.last().copied().unwrap_or(0) + count as i64);
+            Ok(())
+        })?;
+        let values = match values_type {
+            DType::String => {
+                let shape = Shape::new(&[texts.len()])?;
+                Tensor::strings(texts, shape)?
+            }
+            _ => Tensor::vector(&numbers)?,
+        };
+        ctx.set_output(0, values);
+        ctx.set_output(1, integers(splits_type, &splits)?);
+        Ok(())
+    })
+}
+
+/// The numbers of the inputs of RaggedCross.
+struct RaggedInputs {
+    ragged: usize,
+    splits: usize,
+    sparse: usize,
+    sparse_values: usize,
+    dense: usize,
+}
+
+impl RaggedInputs {
+    /// Returns the columns in the given order, which has a letter for each: `R`, `S` or `D`.
+    fn columns<'a>(&self, ctx: &'a KernelContext<'_>, order: &str) -> Result<Vec<Column<'a>>> {
+        if self.ragged != self.splits {
+            invalid!("ragged values and splits must have the same length");
+        }
+        if self.sparse != self.sparse_values {
+            invalid!("sparse indices and values must have the same length");
+        }
+        if order.len() != self.ragged + self.sparse + self.dense {
+            invalid!("Invalid length for input_order");
+        }
+        let first_sparse = 2 * self.ragged;
+        let first_dense = first_sparse + 3 * self.sparse;
+        let mut ragged = (0..self.ragged).map(|i| Column::ragged(ctx.input(i)?, ctx.input(self.ragged + i)?));
+        let mut sparse = (0..self.sparse).map(|i| {
+            let [indices, values, shape] =
+                [0, 1, 2].map(|part| ctx.input(first_sparse + part * self.sparse + i));
+            Column::sparse(&Coo::new(indices?, values?, shape?)?)
+        });
+        let mut dense = (0..self.dense).map(|i| Column::dense(ctx.input(first_dense + i)?));
+        let mut all = Vec::with_capacity(order.len());
+        for letter in order.chars() {
+            let column = match letter {
+                'R' => ragged.next(),
+                'S' => sparse.next(),
+                'D' => dense.next(),
+                other => invalid!("Unexpected input_order value {other}"),
+            };
+            match column {
+                Some(column) => all.push(column?),
+                None => invalid!("input_order {order} has more letters {letter} than there are such inputs"),
+            }
+        }
+        if let Some(first) = all.first()
+            && all.iter().any(|column: &Column<'_>| column.rows.len() != first.rows.len())
+        {
+            invalid!("inputs must all have the same batch dimension size.");
+        }
+        Ok(all)
+    }
 }
 
 fn joined(ctx: &mut KernelContext<'_>, separator: &[u8]) -> Result<()> {
     let mut values = Vec::new();
     let (indices, shape) = cross(ctx, |features| {
-        let mut text = BytesMut::new();
-        for (i, feature) in features.iter().enumerate() {
-            if i > 0 {
-                text.extend_from_slice(separator);
-            }
-            feature.write(&mut text);
-        }
-        values.push(text.freeze());
+        values.push(joined_features(features, separator));
     })?;
     let count = Shape::new(&[values.len()])?;
     ctx.set_output(0, indices);
@@ -226,15 +388,11 @@ fn hashed(
     start: Option<u64>,
     hash: &dyn Fn(Feature<'_>) -> u64,
 ) -> Result<()> {
-    let buckets = match u64::try_from(buckets) {
-        Ok(buckets) if buckets > 0 => buckets,
-        _ => i64::MAX as u64,
-    };
+    let buckets = bucket_count(buckets);
     let mut values = Vec::new();
     let (indices, shape) = cross(ctx, |features| {
         let hashes = features.iter().map(|&feature| hash(feature));
-        let all = start.into_iter().chain(hashes).reduce(join_fingerprints);
-        values.push((all.unwrap_or(0) % buckets) as i64);
+        values.push(bucket(start.into_iter().chain(hashes), buckets));
     })?;
     ctx.set_output(0, indices);
     ctx.set_output(1, Tensor::vector(&values)?);

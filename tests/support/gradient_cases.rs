@@ -476,6 +476,11 @@ fn sparse() -> Vec<Case> {
             .arg(wide(&[0, 1], &[2]))
             .arg(wide(&[3, 2], &[2])),
         case("SparseFillEmptyRows").arg(at()).x(&[3], -2.0, 2.0).arg(shape()).x(&[], 0.5, 1.0),
+        case("RaggedFillEmptyRows").arg(wide(&[0, 3, 0], &[3])).x(&[3], -2.0, 2.0).arg(wide(&[5], &[])).x(
+            &[],
+            0.5,
+            1.0,
+        ),
         case("SparseAdd")
             .arg(at())
             .x(&[3], 0.5, 2.0)

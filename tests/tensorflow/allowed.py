@@ -195,6 +195,24 @@ ALLOWED = (
         Call(F(1, 5, 5, 2), F(1, 3, 5, 2), F(1, 5, 5, 2), I(-1, -1, -1, -1), I(1, 1, 1, 1), padding="SAME"),
     ),
     Allowed(
+        "RaggedFillEmptyRows",
+        r"output 0 of step 0: shape \(0,\), not \(0, 1\)",
+        "the peer's row numbers are a matrix if there are no rows",
+        "RaggedFillEmptyRows", {"T": "float"}, Call(L(), F(0), np.int64(0), F()),
+    ),
+    Allowed(
+        "(Sparse|Ragged)Bincount",
+        r"`weights` must have an element for each value.*, not no error",
+        "the peer reads out of bounds if there are fewer weights than values",
+        "RaggedBincount", {"Tidx": "int64", "T": "float"}, Call(L(0, 2), L(1, 2), np.int64(4), F(1)),
+    ),
+    Allowed(
+        ".*CountSparseOutput",
+        r"np\.int64\((9223372036854775807|2147483648)\), not",
+        "the number after the largest value overflows in the peer",
+        "RaggedCountSparseOutput", {"T": "int64", "output_type": "float"}, Call(L(0, 1), L(2**63 - 1), F(0), binary_output=False),
+    ),
+    Allowed(
         "StringNGrams",
         r"First split value must be 0.*, not no error",
         "the peer checks the lower 32 bits of splits, and reads out of bounds",
@@ -207,7 +225,7 @@ ALLOWED = (
         "SparseConcat", {"T": "float"}, Call([L([0, 1])] * 2, [F(1)] * 2, [L(2, 3), L(2, -1)], concat_dim=-1),
     ),
     Allowed(
-        "SparseCross.*",
+        "SparseCross.*|RaggedCross",
         r"(InvalidArgumentError|Resource).*, not (no error|InvalidArgumentError)",
         "the peer accepts columns that are no sparse tensors, and writes out of bounds for missing rows",
         "SparseCrossV2", {}, None,

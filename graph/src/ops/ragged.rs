@@ -96,7 +96,85 @@ pub(super) const OPS: &[OpDef] = &[
         infer: infer_values_gradient,
         ..OpDef::NEW
     },
+    OpDef {
+        name: "RaggedFillEmptyRows",
+        inputs: &["value_rowids: int64", "values: T", "nrows: int64", "default_value: T"],
+        outputs: &[
+            "output_value_rowids: int64",
+            "output_values: T",
+            "empty_row_indicator: bool",
+            "reverse_index_map: int64",
+        ],
+        attrs: &["T: type"],
+        infer: infer_filled,
+        gradient: Gradient::Defined(|scope, forward, dz| {
+            let Some(dz) = dz.get(1).copied().flatten() else { return Ok(vec![None; 4]) };
+            let both = scope.op("RaggedFillEmptyRowsGrad").input(forward.output(3)).input(dz).outputs();
+            let &[values, default] = &both[..] else { return Ok(vec![None; 4]) };
+            Ok(vec![None, Some(values), None, Some(default)])
+        }),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "RaggedFillEmptyRowsGrad",
+        inputs: &["reverse_index_map: int64", "grad_values: T"],
+        outputs: &["d_values: T", "d_default_value: T"],
+        attrs: &["T: type"],
+        infer: |infer| {
+            let map = infer.input_of_rank(0, 1)?;
+            infer.input_of_rank(1, 1)?;
+            infer.set(0, map);
+            infer.set(1, PartialShape::scalar());
+            Ok(())
+        },
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "RaggedCross",
+        inputs: &[
+            "ragged_values: ragged_values_types",
+            "ragged_row_splits: ragged_splits_types",
+            "sparse_indices: Nsparse * int64",
+            "sparse_values: sparse_values_types",
+            "sparse_shape: Nsparse * int64",
+            "dense_inputs: dense_types",
+        ],
+        outputs: &["output_values: out_values_type", "output_row_splits: out_row_splits_type"],
+        attrs: &[
+            "Nsparse: int >= 0",
+            "input_order: string",
+            "hashed_output: bool",
+            "num_buckets: int >= 0",
+            "hash_key: int",
+            "ragged_values_types: list({int64, string}) >= 0",
+            "ragged_splits_types: list({int32, int64}) >= 0",
+            "sparse_values_types: list({int64, string}) >= 0",
+            "dense_types: list({int64, string}) >= 0",
+            "out_values_type: {int64, string}",
+            "out_row_splits_type: {int32, int64}",
+        ],
+        infer: |infer| {
+            infer.set(0, PartialShape::vector(None));
+            infer.set(1, PartialShape::vector(None));
+            Ok(())
+        },
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
 ];
+
+fn infer_filled(infer: &mut Infer<'_>) -> Result<()> {
+    let ids = infer.input_of_rank(0, 1)?;
+    infer.input_of_rank(1, 1)?;
+    infer.input_of_rank(2, 0)?;
+    infer.input_of_rank(3, 0)?;
+    infer.set(0, [None]);
+    infer.set(1, [None]);
+    infer.set(2, [None]);
+    infer.set(3, ids);
+    Ok(())
+}
 
 fn infer_range(infer: &mut Infer<'_>) -> Result<()> {
     let mut rows = Some(1);

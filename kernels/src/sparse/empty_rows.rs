@@ -1,4 +1,4 @@
-//! SparseFillEmptyRows, which gives each empty row a default value, and its gradient.
+//! SparseFillEmptyRows and RaggedFillEmptyRows, which give each empty row a default value, and their gradients.
 
 use super::coo::matrix;
 use crate::numeric::copied::{CopiedElement, copied};
@@ -98,53 +98,106 @@ impl RowLayout {
     }
 }
 
+/// A sparse or ragged tensor whose empty rows have a default value.
+struct Filled {
+    /// The indices of the values, `rank` numbers for each.
+    indices: Vec<i64>,
+    values: Tensor,
+    /// For each row, true if the input has no values in the row.
+    empty: Tensor,
+    /// The output index of each input value.
+    reverse: Tensor,
+}
+
+impl Filled {
+    /// Adds a default value to each empty row. `flat`: the indices of the values.
+    fn new(flat: &[i64], values: &Tensor, default: &Tensor, sizes: &Sizes) -> Result<Filled> {
+        let RowLayout { empty, mut starts, total } = RowLayout::new(flat, sizes)?;
+        let &Sizes { count, rank, .. } = sizes;
+        let starts = starts.values_mut::<i64>()?;
+        // After the loop, `starts` has the end of each row that has values.
+        let mut reverse = Tensor::zeros(graph::DType::Int64, Shape::new(&[count])?)?;
+        let targets = reverse.values_mut::<i64>()?;
+        for (i, target) in targets.iter_mut().enumerate() {
+            let row = flat[i * rank] as usize;
+            *target = starts[row];
+            starts[row] += 1;
+        }
+        let (targets, starts) = (&*targets, &*starts);
+        let out_values = copied!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[total])?, |out| {
+            let (values, default) = (E::view(values)?, &E::view(default)?[0]);
+            out.iter_mut().for_each(|o| o.clone_from(default));
+            for (value, &target) in values.iter().zip(targets) {
+                out[target as usize].clone_from(value);
+            }
+            Ok(())
+        }))?;
+        let mut indices = vec![0i64; total * rank];
+        for (row, mark) in empty.values::<graph::Bool8>()?.iter().enumerate() {
+            if mark.get() {
+                indices[starts[row] as usize * rank] = row as i64;
+            }
+        }
+        for (i, &target) in targets.iter().enumerate() {
+            let at = target as usize * rank;
+            indices[at..at + rank].copy_from_slice(&flat[i * rank..(i + 1) * rank]);
+        }
+        Ok(Filled { indices, values: out_values, empty, reverse })
+    }
+
+    /// Sets the outputs 0 to 3.
+    fn output(self, ctx: &mut KernelContext<'_>, indices: Tensor) {
+        ctx.set_output(0, indices);
+        ctx.set_output(1, self.values);
+        ctx.set_output(2, self.empty);
+        ctx.set_output(3, self.reverse);
+    }
+}
+
 /// SparseFillEmptyRows: outputs the sparse tensor with a default value in each empty row, a mark for each row that
 /// was empty, and the output index of each input value.
 pub(super) fn fill(ctx: &mut KernelContext<'_>) -> Result<()> {
     let sizes = Sizes::of(ctx)?;
-    let (values, default) = (ctx.input(1)?, ctx.input(3)?);
-    let flat = ctx.input(0)?.values::<i64>()?;
-    let RowLayout { empty, mut starts, total } = RowLayout::new(flat, &sizes)?;
-    let Sizes { count, rank, .. } = sizes;
-    let starts = starts.values_mut::<i64>()?;
-    // The output index of each input value. After the loop, `starts` has the end of each row that has values.
-    let mut reverse = Tensor::zeros(graph::DType::Int64, Shape::new(&[count])?)?;
-    let targets = reverse.values_mut::<i64>()?;
-    for (i, target) in targets.iter_mut().enumerate() {
-        let row = flat[i * rank] as usize;
-        *target = starts[row];
-        starts[row] += 1;
-    }
-    let (targets, starts) = (&*targets, &*starts);
-    let out_values = copied!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[total])?, |out| {
-        let (values, default) = (E::view(values)?, &E::view(default)?[0]);
-        out.iter_mut().for_each(|o| o.clone_from(default));
-        for (value, &target) in values.iter().zip(targets) {
-            out[target as usize].clone_from(value);
-        }
-        Ok(())
-    }))?;
-    let mut out_rows = vec![0i64; total * rank];
-    for (row, mark) in empty.values::<graph::Bool8>()?.iter().enumerate() {
-        if mark.get() {
-            out_rows[starts[row] as usize * rank] = row as i64;
-        }
-    }
-    for (i, &target) in targets.iter().enumerate() {
-        let at = target as usize * rank;
-        out_rows[at..at + rank].copy_from_slice(&flat[i * rank..(i + 1) * rank]);
-    }
-    let out_indices = matrix(&out_rows, rank, total)?;
-    ctx.set_output(0, out_indices);
-    ctx.set_output(1, out_values);
-    ctx.set_output(2, empty);
-    ctx.set_output(3, reverse);
+    let filled = Filled::new(ctx.input(0)?.values::<i64>()?, ctx.input(1)?, ctx.input(3)?, &sizes)?;
+    let indices = matrix(&filled.indices, sizes.rank, filled.values.num_elements())?;
+    filled.output(ctx, indices);
     Ok(())
 }
 
-/// SparseFillEmptyRowsGrad: outputs the gradient of each input value, and the gradient of the default value, which is
+/// RaggedFillEmptyRows: like [`fill`], for values with the row of each.
+pub(crate) fn fill_ragged(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (ids, values, rows, default) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
+    if ids.shape().rank() != 1 {
+        invalid!("value_rowids must be a vector, saw: {}", ids.shape());
+    }
+    if values.shape().rank() != 1 {
+        invalid!("values must be a vector, saw: {}", values.shape());
+    }
+    let count = ids.num_elements();
+    if values.num_elements() != count {
+        invalid!(
+            "The length of `values` ({}) must match the first dimension of `value_rowids` ({count}).",
+            values.num_elements()
+        );
+    }
+    if rows.shape().rank() != 0 {
+        invalid!("nrows must be a scalar, saw: {}", rows.shape());
+    }
+    if default.shape().rank() != 0 {
+        invalid!("default_value must be a scalar, saw: {}", default.shape());
+    }
+    let Ok(rows) = usize::try_from(rows.item::<i64>()?) else {
+        invalid!("Expected shape dimensions to be non-negative, got {}", rows.item::<i64>()?);
+    };
+    let filled = Filled::new(ids.values::<i64>()?, values, default, &Sizes { rows, count, rank: 1 })?;
+    let ids = Tensor::vector(&filled.indices)?;
+    filled.output(ctx, ids);
+    Ok(())
+}
+
+/// SparseFillEmptyRowsGrad and RaggedFillEmptyRowsGrad: outputs the gradient of each input value, and the gradient of the default value, which is
 /// the sum of the gradients at all other output values.
-pub(super) fn fill_grad(init: &KernelInit<'_>) -> Result<Kernel> {
+pub(crate) fn fill_grad(init: &KernelInit<'_>) -> Result<Kernel> {
     let sum = dispatch!(number, init.input_type(1), T => Ok(sum_of_unused::<T> as SumOfUnused))?;
     Kernel::sync(move |ctx| {
         let (map, grad) = (ctx.input(0)?, ctx.input(1)?);

@@ -21,6 +21,11 @@ DENSE = {"T": "float", "Tindex": "int64", "Tshape": "int64"}
 
 NGRAMS = dict(separator=" ", ngram_widths=[2], left_pad="", right_pad="", pad_width=0, preserve_short_sequences=False)
 SIX = TEXT([b"a"] * 6)
+COUNT = {"T": "int32", "output_type": "float"}
+BINS = {"Tidx": "int32", "T": "float"}
+NO_WEIGHTS = np.zeros(0, np.float32)
+CROSS = {"out_values_type": "string", "out_row_splits_type": "int64"}
+R_ONLY = dict(hashed_output=False, num_buckets=0, hash_key=0, Nsparse=0, ragged_values_types=["string"], ragged_splits_types=["int64"], sparse_values_types=[], dense_types=[])
 UTF8 = dict(input_encoding="UTF-8")
 LONG = {"Tsplits": "int64"}
 
@@ -28,6 +33,35 @@ CALLS = (
     *(("StringNGrams", LONG, Call(SIX, L(splits), **NGRAMS)) for splits in ([0], [0, 3], [1, 6], [0, 7], [0, 4, 3, 6])),
     ("StringNGrams", LONG, Call(SIX, L([0, 6]), **(NGRAMS | dict(ngram_widths=[2, 0])))),
     ("StringNGrams", LONG, Call(SIX, L([0, 6]), **(NGRAMS | dict(ngram_widths=[], pad_width=-1, preserve_short_sequences=True)))),
+    ("SparseBincount", BINS, Call(L([[3, 1]]), I([1]), L([3, 4]), I(4), NO_WEIGHTS)),
+    ("SparseBincount", BINS, Call(L([[-1, 1]]), I([1]), L([3, 4]), I(4), NO_WEIGHTS)),
+    ("SparseBincount", BINS, Call(L([[0, 1]]), I([1, 2]), L([3, 4]), I(4), NO_WEIGHTS)),
+    ("SparseBincount", BINS, Call(L([[0], [1]]), I([1, 2]), L([3, 4]), I(4), NO_WEIGHTS)),
+    ("SparseBincount", BINS, Call(L([[0]]), I([-1]), L([3]), I(4), NO_WEIGHTS)),
+    ("SparseBincount", BINS, Call(L([[0, 1]]), I([1]), L([3, 4]), I(-4), NO_WEIGHTS)),
+    ("SparseBincount", BINS, Call(L([[0, 1]]), I([1]), L([3, 4]), I([4]), NO_WEIGHTS)),
+    *(("RaggedBincount", BINS, Call(L(splits), I([1, 1, 3]), I(4), NO_WEIGHTS)) for splits in ([], [1, 3], [0, 2], [0, 4], [0])),
+    ("RaggedBincount", BINS, Call(L([0, 1]), I([-1]), I(4), NO_WEIGHTS)),
+    ("RaggedBincount", BINS, Call(L([0, 1]), I([1]), I(-1), NO_WEIGHTS)),
+    *(("DenseCountSparseOutput", COUNT, Call(I(values), NO_WEIGHTS, binary_output=False)) for values in ([-1], 3, [[[1]]], np.zeros((0, 2)))),
+    ("DenseCountSparseOutput", COUNT, Call(I([[1, 2]]), F(2), binary_output=False)),
+    *(
+        ("SparseCountSparseOutput", COUNT, Call(L(indices), I(values), L(shape), F(weights), binary_output=False))
+        for indices, values, shape, weights in (
+            ([[3, 1]], [1], [3, 4], 0), ([[-1, 1]], [1], [3, 4], 0), ([[1, 1]], [-1], [3, 4], 0), ([[0, 1]], [1, 2], [3, 4], 0), ([[0, 1]], [1], [3], 0),
+            ([0, 1], [1, 2], [3], 0), ([[0, 7]], [1], [3, 4], 0), ([[0, 1]], [1], [3, 4], 2), (np.zeros((0, 2)), [], [0, 4], 0), (np.zeros((0, 0)), [], [], 0),
+        )
+    ),
+    *(("RaggedCountSparseOutput", COUNT, Call(L(splits), I([1, 1, 3]), F(0), binary_output=False)) for splits in ([], [1, 3], [0, 2], [0, 4], [0])),
+    ("RaggedCountSparseOutput", COUNT, Call(L([0, 1]), I([-1]), F(0), binary_output=False)),
+    ("RaggedCountSparseOutput", COUNT, Call(L([0, 1]), I([1]), F(2), binary_output=False)),
+    *(
+        ("RaggedFillEmptyRows", T, Call(L(ids), F(count), L(rows), F()))
+        for ids, count, rows in (([4], 1, 4), ([-1], 1, 4), ([0], 1, 0), ([0, 1], 1, 4), ([0], 1, [4]), ([[0]], 1, 4), ([], 0, -1))
+    ),
+    ("RaggedFillEmptyRowsGrad", T, Call(L([4]), F(1))),
+    ("RaggedFillEmptyRowsGrad", T, Call(L([-1]), F(1))),
+    *(("RaggedCross", CROSS, Call([TEXT([b"a", b"b", b"c"])], [L(splits)], [], [], [], [], input_order=order, **R_ONLY)) for splits, order in (([0, 2, 9], "R"), ([1, 2, 3], "R"), ([0, 2, 1, 3], "R"), ([0, 2], "R"), ([], "R"), ([0, 3], "RR"), ([0, 3], "X"), ([0, 3], ""))),
     *(("UnicodeEncode", LONG, Call(I([97] * 6), L(splits), output_encoding="UTF-8")) for splits in ([], [0], [1, 6], [0, 7], [0, 6, 1], [0, 6, 3, 6], [[0, 6]])),
     ("UnicodeEncode", LONG, Call(I([0xD800]), L([0, 1]), output_encoding="UTF-8", errors="strict")),
     ("UnicodeEncode", LONG, Call(I([97]), L([0, 1]), output_encoding="UTF-8", replacement_char=-1)),

@@ -3,6 +3,7 @@ import numpy as np
 
 from . import Call, case
 
+I64 = lambda v: np.array(v, np.int64)
 I32 = lambda v: np.array(v, np.int32)
 
 
@@ -209,6 +210,58 @@ def dense_bincount(c):
         yield Call(index([1, 3, 1, 9]), index(5), c.values((4,)), binary_output=binary)
         yield Call(index([[1, 3], [1, 0]]), index(4), c.array([]), binary_output=binary)
     yield Call(index([[1, 3], [1, 1]]), index(4), c.values((2, 2)))
+
+
+@case("SparseBincount")
+def sparse_bincount(c):
+    index = lambda v: c.array(v, "Tidx")
+    for binary in (False, True):
+        for weights in (c.array([]), c.values((4,))):
+            yield Call(I64([[0, 1], [0, 2], [2, 0], [2, 1]]), index([1, 1, 3, 9]), I64([3, 4]), index(4), weights, binary_output=binary)
+            yield Call(I64([[0], [1], [2], [5]]), index([1, 1, 3, 9]), I64([6]), index(4), weights, binary_output=binary)
+    yield Call(I64([[0, 1], [2, 2]]), index([-1, 2]), I64([3, 4]), index(3), c.array([]))
+    yield Call(I64([[0, 1, 1], [2, 0, 0]]), index([1, 2]), I64([3, 4, 2]), index(3), c.array([]))
+    yield Call(I64(np.zeros((0, 2))), index([]), I64([3, 4]), index(2), c.array([]))
+
+
+@case("RaggedBincount")
+def ragged_bincount(c):
+    index = lambda v: c.array(v, "Tidx")
+    for binary in (False, True):
+        for weights in (c.array([]), c.values((4,))):
+            yield Call(I64([0, 2, 2, 4]), index([1, 1, 3, 9]), index(4), weights, binary_output=binary)
+    yield Call(I64([0]), index([]), index(4), c.array([]))
+    yield Call(I64([0, 0]), index([]), index(0), c.array([]))
+
+
+COUNTED = (dict(), dict(minlength=7), dict(maxlength=3), dict(minlength=9, maxlength=3), dict(maxlength=0))
+
+
+@case("DenseCountSparseOutput")
+def dense_count(c):
+    for shape in ((5,), (2, 4), (0,), (2, 0)):
+        for attrs in COUNTED:
+            for binary in (False, True):
+                for weights in ((0,), shape):
+                    yield Call(c.values(shape, 0, 6), c.values(weights, attr="output_type"), binary_output=binary, loose=4, **attrs)
+
+
+@case("SparseCountSparseOutput")
+def sparse_count(c):
+    for indices, shape in (([[0], [3], [4]], [5]), ([[0, 1], [0, 2], [2, 0]], [3, 4]), ([[2, 0], [0, 1], [0, 3]], [3, 4]), (np.zeros((0, 2)), [3, 4]), ([[0, 1, 1], [1, 2, 0]], [3, 4, 2])):
+        for attrs in COUNTED:
+            for binary in (False, True):
+                for weights in ((0,), (len(indices),)):
+                    yield Call(I64(indices), c.values((len(indices),), 0, 4), I64(shape), c.values(weights, attr="output_type"), binary_output=binary, **attrs)
+
+
+@case("RaggedCountSparseOutput")
+def ragged_count(c):
+    for splits in ([0, 2, 2, 5], [0, 5], [0, 0, 0]):
+        for attrs in COUNTED:
+            for binary in (False, True):
+                for weights in ((0,), (splits[-1],)):
+                    yield Call(I64(splits), c.values((splits[-1],), 0, 4), c.values(weights, attr="output_type"), binary_output=binary, loose=4, **attrs)
 
 
 @case("LowerBound", "UpperBound")

@@ -100,3 +100,40 @@ def variant_gradient(c):
             probe.fetch(probe.node("RaggedTensorToVariantGradient", "_out", [variant, first, sizes], Tvalues=c.name("Tvalues"), Tsplits=c.name("Tsplits")))
 
         yield make
+
+
+@case("RaggedFillEmptyRows")
+def fill(c):
+    for ids, rows in (([0, 0, 2], 4), ([], 3), ([0, 1], 2), ([2, 0, 2], 4)):
+        yield Call(np.array(ids, np.int64), c.values((len(ids),)), np.int64(rows), c.values(()))
+
+
+@case("RaggedFillEmptyRowsGrad")
+def fill_grad(c):
+    yield Call(np.array([0, 3, 1], np.int64), c.values((5,)), loose=4)
+    yield Call(np.array([], np.int64), c.values((2,)), loose=4)
+
+
+@case("RaggedCross")
+def cross(c):
+    kinds = [c.name(f"{part}_types") for part in ("ragged_values", "sparse_values", "dense")]
+    # The peer reads all splits as the type of the output's.
+    if c.name("ragged_splits_types") != c.name("out_row_splits_type"):
+        return
+    splits = lambda v: c.array(v, "out_row_splits_type")
+    ragged = c.values((3,), -20, 20, kinds[0]), splits([0, 2, 2, 3])
+    wide = c.values((4,), -20, 20, kinds[0]), splits([0, 1, 3, 4])
+    sparse = np.array([[0, 0], [0, 1], [2, 0]]), c.values((3,), -20, 20, kinds[1]), np.array([3, 2])
+    dense = c.values((3, 2), -20, 20, kinds[2])
+    for order in ("R", "RR", "RSD", "DSR", "SDDR", "D", "S", ""):
+        counts = {letter: order.count(letter) for letter in "RSD"}
+        raggeds, sparses = [ragged, wide][: counts["R"]], [sparse] * counts["S"]
+        for buckets in (0, 100):
+            types = dict(
+                ragged_values_types=kinds[:1] * counts["R"], ragged_splits_types=[c.name("out_row_splits_type")] * counts["R"],
+                sparse_values_types=kinds[1:2] * counts["S"], dense_types=kinds[2:] * counts["D"],
+            )
+            yield Call(
+                [r[0] for r in raggeds], [r[1] for r in raggeds], *([s[i] for s in sparses] for i in range(3)), [dense] * counts["D"],
+                input_order=order, hashed_output=c.name("out_values_type") == "int64", num_buckets=buckets, hash_key=956888297470, Nsparse=len(sparses), **types,
+            )
