@@ -15,6 +15,7 @@ mod candidate;
 mod cast;
 mod check;
 mod checkpoint;
+mod clustering;
 mod codec;
 pub mod collective;
 mod color;
@@ -143,6 +144,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     cast::KERNELS,
     check::KERNELS,
     checkpoint::KERNELS,
+    clustering::KERNELS,
     codec::KERNELS,
     collective::KERNELS,
     color::KERNELS,

@@ -21,6 +21,21 @@ const TYPES: &[DType] = &[
     Complex128,
 ];
 
+const BYTES: &[DType] = &[Int8, UInt8];
+
+/// The types of the products of BatchMatMulV3 whose factors are converted to the type of the output.
+const SMALL_FACTORS: [&[(&str, &[DType])]; 3] = [
+    &[("Ta", BYTES), ("Tb", BYTES), ("Tout", &[Int32])],
+    &[("Ta", BYTES), ("Tb", &[BFloat16]), ("Tout", &[BFloat16])],
+    &[("Ta", &[BFloat16]), ("Tb", BYTES), ("Tout", &[BFloat16])],
+];
+
+macro_rules! same_types {
+    ($dtype:ident) => {
+        &[("Ta", &[$dtype]), ("Tb", &[$dtype]), ("Tout", &[$dtype])]
+    };
+}
+
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("MatMul", &[("T", TYPES)], |init| {
         let flips = [init.attr("transpose_a")?, init.attr("transpose_b")?];
@@ -32,7 +47,43 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("BatchMatMulV2", &[("T", TYPES)], |init| {
         make(init, [init.attr("adj_x")?, init.attr("adj_y")?], broadcast_batches)
     }),
+    KernelDef::of("BatchMatMulV3", SMALL_FACTORS[0], mixed),
+    KernelDef::of("BatchMatMulV3", SMALL_FACTORS[1], mixed),
+    KernelDef::of("BatchMatMulV3", SMALL_FACTORS[2], mixed),
+    KernelDef::of("BatchMatMulV3", same_types!(BFloat16), mixed),
+    KernelDef::of("BatchMatMulV3", same_types!(Half), mixed),
+    KernelDef::of("BatchMatMulV3", same_types!(Float), mixed),
+    KernelDef::of("BatchMatMulV3", same_types!(Double), mixed),
+    KernelDef::of("BatchMatMulV3", same_types!(Int16), mixed),
+    KernelDef::of("BatchMatMulV3", same_types!(Int32), mixed),
+    KernelDef::of("BatchMatMulV3", same_types!(Int64), mixed),
+    KernelDef::of("BatchMatMulV3", same_types!(Complex64), mixed),
+    KernelDef::of("BatchMatMulV3", same_types!(Complex128), mixed),
 ];
+
+/// Makes the kernel of a matrix product whose factors may have other types than the product.
+fn mixed(init: &KernelInit<'_>) -> Result<Kernel> {
+    make(init, [init.attr("adj_x")?, init.attr("adj_y")?], broadcast_batches)
+}
+
+/// Returns a factor in the type of the product, which is that of the factor unless the factor has integers of 8 bits.
+fn with_type(factor: &Tensor, dtype: DType) -> Result<Tensor> {
+    if factor.dtype() == dtype {
+        return Ok(factor.clone());
+    }
+    let numbers: Vec<i32> = match factor.dtype() {
+        UInt8 => factor.values::<u8>()?.iter().map(|&v| v.into()).collect(),
+        _ => factor.values::<i8>()?.iter().map(|&v| v.into()).collect(),
+    };
+    let shape = factor.shape().clone();
+    Ok(match dtype {
+        Int32 => Tensor::from_slice(&numbers, shape)?,
+        _ => {
+            let rounded = numbers.into_iter().map(|v| half::bf16::from_f32(v as f32));
+            Tensor::from_slice(&rounded.collect::<Vec<_>>(), shape)?
+        }
+    })
+}
 
 /// Makes the kernel of a matrix product. A factor whose flag in `flips` is set is transposed; the batch ops also
 /// conjugate it.
@@ -40,8 +91,9 @@ fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Ker
     let conjugates = init.node.op.name() != "MatMul";
     let cache = OperandCache::default();
     // Products of unsigned integers are computed as products of signed integers, which have the same bits.
-    dispatch!(@arms wide_dtype(init.input_type(0)), W => {
-        Kernel::sync(move |ctx| multiply(ctx, flips, conjugates, batches, &cache, write_products::<W>))
+    let dtype = init.output_type(0);
+    dispatch!(@arms wide_dtype(dtype), W => {
+        Kernel::sync(move |ctx| multiply(ctx, flips, conjugates, batches, &cache, write_products::<W>, dtype))
     }; Float f32, Double f64, Int8 i8, Int16 i16, Int32 i32, Int64 i64, UInt8 i8, UInt16 i16, UInt32 i32, UInt64 i64,
         Complex64 num_complex::Complex<f32>, Complex128 num_complex::Complex<f64>)
 }
@@ -57,9 +109,10 @@ fn multiply(
     batches: Batches,
     cache: &OperandCache<(), Panels>,
     write_products: WriteProducts,
+    dtype: DType,
 ) -> Result<()> {
-    let (x, y) = (ctx.input(0)?, ctx.input(1)?);
-    let (plan, dtype) = (batches(x.shape(), y.shape())?, x.dtype());
+    let (x, y) = (&with_type(ctx.input(0)?, dtype)?, &with_type(ctx.input(1)?, dtype)?);
+    let plan = batches(x.shape(), y.shape())?;
     let size = |t: &Tensor, flip: bool| {
         let [.., rows, columns] = *t.shape().dims() else { return [0, 0] };
         if flip { [columns, rows] } else { [rows, columns] }

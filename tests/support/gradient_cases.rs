@@ -383,6 +383,10 @@ fn networks() -> Vec<Case> {
             out.push(case(op).x(&a, -2.0, 2.0).x(&b, -1.0, 2.0).attr("adj_x", ta).attr("adj_y", tb));
         }
     }
+    for (tx, ty) in [(false, false), (true, false), (false, true), (true, true)] {
+        let factors = case("BatchMatMulV3").x(&[2, 1, 2, 2], -2.0, 2.0).x(&[2, 2, 2], -1.0, 2.0);
+        out.push(factors.attr("Tout", DType::Double).attr("adj_x", tx).attr("adj_y", ty));
+    }
     out.push(case("BatchMatMulV2").x(&[2, 1, 2, 2], -2.0, 2.0).x(&[2, 2, 1], -1.0, 2.0));
     out.push(case("BiasAdd").x(&[2, 3], -2.0, 2.0).x(&[3], 0.0, 1.0));
     out.push(case("BiasAdd").x(&[1, 3, 2, 1], -2.0, 2.0).x(&[3], 0.0, 1.0).attr("data_format", "NCHW"));

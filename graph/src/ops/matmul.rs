@@ -3,6 +3,7 @@
 use super::broadcast::{arrived, reduce_leading_gradients};
 use super::{Gradient, OpDef};
 use crate::builder::{Forward, Scope};
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::graph::Output;
 use crate::infer::Infer;
@@ -67,6 +68,34 @@ pub(super) const OPS: &[OpDef] = &[
             reduce_leading_gradients(scope, [forward.input(0), forward.input(1)], [Some(dx), Some(dy)], 2)
         }),
     ),
+    OpDef {
+        name: "BatchMatMulV3",
+        inputs: &["x: Ta", "y: Tb"],
+        outputs: &["output: Tout"],
+        attrs: &[
+            "Ta: {bfloat16, half, float, double, uint8, int8, int16, int32, int64, complex64, complex128}",
+            "Tb: {bfloat16, half, float, double, uint8, int8, int16, int32, int64, complex64, complex128}",
+            "Tout: {bfloat16, half, float, double, int16, int32, int64, complex64, complex128}",
+            "adj_x: bool = false",
+            "adj_y: bool = false",
+            "grad_x: bool = false",
+            "grad_y: bool = false",
+        ],
+        infer: batch_shape,
+        gradient: Gradient::Defined(|scope, forward, gradients| {
+            let dz = arrived(forward, gradients)?;
+            let inputs = [forward.input(0), forward.input(1)];
+            let out = forward.attr::<DType>("Tout")?;
+            // A factor of integers has no gradient; the other factor's is a product in the type of the output.
+            let has_gradient = [forward.attr::<DType>("Ta")? == out, forward.attr::<DType>("Tb")? == out];
+            let factors = inputs.map(|x| scope.cast(x, out));
+            let flips = (forward.attr::<bool>("adj_x")?, forward.attr::<bool>("adj_y")?);
+            let both = factor_gradients(scope, factors, flips, dz, &BATCH_MAT_MUL_V2);
+            let kept = [0, 1].map(|i| has_gradient[i].then_some(both[i]));
+            reduce_leading_gradients(scope, inputs, kept, 2)
+        }),
+        ..OpDef::NEW
+    },
 ];
 
 /// Infers the shape of the product of two matrices, either of which may be transposed.
@@ -137,16 +166,27 @@ fn factors(scope: &Scope, forward: &Forward, dz: Output, names: &ProductOp) -> R
     // The gradient needs adjoints of the factors. MatMul only transposes, so its factors are conjugated here; the
     // attributes of the batched ops conjugate and transpose.
     let whole = |x: Output| if names.op == "MatMul" { scope.conj(x) } else { x };
-    let (a, b) = (whole(forward.input(0)), whole(forward.input(1)));
+    let factors = [whole(forward.input(0)), whole(forward.input(1))];
     let flips = (forward.attr::<bool>(names.flips[0])?, forward.attr::<bool>(names.flips[1])?);
+    Ok(factor_gradients(scope, factors, flips, dz, names))
+}
+
+/// Returns the gradients of two factors, each of which is an adjoint in the product if its flag in `flips` is set.
+fn factor_gradients(
+    scope: &Scope,
+    [a, b]: [Output; 2],
+    flips: (bool, bool),
+    dz: Output,
+    names: &ProductOp,
+) -> [Output; 2] {
     let product = |x, y, flip_x: bool, flip_y: bool| {
         let call = scope.op(names.op).input(x).input(y);
         call.attr(names.flips[0], flip_x).attr(names.flips[1], flip_y).output()
     };
-    Ok(match flips {
+    match flips {
         (false, false) => [product(dz, b, false, true), product(a, dz, true, false)],
         (false, true) => [product(dz, b, false, false), product(dz, a, true, false)],
         (true, false) => [product(b, dz, false, true), product(a, dz, false, false)],
         (true, true) => [product(b, dz, true, true), product(dz, a, true, true)],
-    })
+    }
 }

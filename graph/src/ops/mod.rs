@@ -15,6 +15,7 @@ mod candidate;
 mod cast;
 mod check;
 mod checkpoint;
+mod clustering;
 mod codec;
 pub(crate) mod collective;
 mod color;
@@ -136,6 +137,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     cast,
     check,
     checkpoint,
+    clustering,
     codec,
     collective,
     color,

@@ -25,6 +25,18 @@ def batches(c):
         yield Call(c.values((2, 4), -2, 3), c.values((3, 4, 2), -2, 3), loose=10)
 
 
+@case("BatchMatMulV3")
+def mixed_batches(c):
+    for ta in (False, True):
+        for tb in (False, True):
+            a, b = ((4, 3) if ta else (3, 4)), ((5, 4) if tb else (4, 5))
+            for first, second in (((), ()), ((2, 1), (3,))):
+                yield Call(c.values(first + a, -2, 3, "Ta"), c.values(second + b, -2, 3, "Tb"), adj_x=ta, adj_y=tb, loose=10)
+    yield Call(c.values((2, 0), -2, 3, "Ta"), c.values((0, 2), -2, 3, "Tb"))
+    if c.is_integer("Ta") and c.is_integer("Tb"):
+        yield Call(c.whole((3, 40), "Ta"), c.whole((40, 2), "Tb"))
+
+
 @case("BiasAdd")
 def bias(c):
     for shape in ((3, 4), (2, 3, 3, 4), (0, 4), (2, 5, 4)):

@@ -1,0 +1,34 @@
+//! Clusters of points: the nearest centers of points, and initial centers.
+
+use super::check::scalar;
+use super::{Gradient, OpDef};
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "NearestNeighbors",
+        inputs: &["points: float", "centers: float", "k: int64"],
+        outputs: &["nearest_center_indices: int64", "nearest_center_distances: float"],
+        infer: |infer| {
+            let points = infer.input_of_rank(0, 2)?;
+            infer.input_of_rank(1, 2)?;
+            infer.input_of_rank(2, 0)?;
+            infer.set(0, [points.dim(0), None]);
+            infer.set(1, [points.dim(0), None]);
+            Ok(())
+        },
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "KMC2ChainInitialization",
+        inputs: &["distances: float", "seed: int64"],
+        outputs: &["index: int64"],
+        infer: |infer| {
+            infer.input_of_rank(0, 1)?;
+            infer.input_of_rank(1, 0)?;
+            scalar(infer)
+        },
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+];
