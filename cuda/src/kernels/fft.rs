@@ -7,6 +7,7 @@ use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{DeviceTensor, Result};
 use graph::DType::{self, Complex128, Double, Float};
 use graph::Shape;
+use graph::ops::fft::half_of;
 use kernels::numeric::dispatch::COMPLEX;
 use kernels::plan::fft::{check_lengths, check_rank, lengths};
 use std::sync::Arc;
@@ -202,7 +203,7 @@ fn of_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
         check_lengths(&x.shape, &lengths)?;
         let first = x.shape.rank() - axes;
         let taken = Shape::new(&[&x.shape[..first], &lengths].concat())?;
-        let half = lengths[axes - 1] / 2 + 1;
+        let half = half_of(lengths[axes - 1]);
         let shape = Shape::new(&[&taken[..first + axes - 1], &[half]].concat())?;
         if x.shape.num_elements() == 0 || taken.num_elements() == 0 {
             let out = zeros(ctx, dtype, shape)?;

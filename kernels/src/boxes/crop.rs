@@ -256,7 +256,7 @@ pub(super) fn box_gradient(ctx: &mut KernelContext<'_>, add_to_boxes: AddToBoxes
     let dims = image_dims(image.shape())?;
     let crop = grad_crop(grads.shape(), dims[3], boxes.shape())?;
     let crops = Crops::new(boxes, index, dims, crop, CropMethod::Bilinear)?;
-    let mut out = Tensor::zeros(DType::Float, boxes.shape().clone())?;
+    let mut out = Tensor::zeros(DType::Float, Shape::new(&[boxes.shape()[0], 4])?)?;
     add_to_boxes(&crops, image, grads.values::<f32>()?, out.values_mut::<f32>()?)?;
     ctx.set_output(0, out);
     Ok(())
