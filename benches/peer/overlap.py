@@ -1,6 +1,6 @@
 """Measure which share of the time for combining gradients is hidden behind the backward pass, on a slow network.
 
-    python overlap.py [--gbit 1] [--batch 768] [--steps 40] [--rounds 3] [--bench PATH]     # as root: network namespaces
+    python overlap.py [--gbit 1] [--batch 1152] [--steps 40] [--rounds 3] [--bench PATH]     # as root: network namespaces
 
 Two workers are on hosts of their own (network.py) with links of this rate. They train the model `deep` of
 `benches/data_parallel.rs`: 25 MB of weights in layers of 1 MiB. A round measures four steps on the first worker, in
@@ -54,7 +54,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gbit", type=float, default=1.0)
     parser.add_argument("--round-trip-ms", type=float, default=0.2)
-    parser.add_argument("--batch", type=int, default=768)
+    parser.add_argument("--batch", type=int, default=1152)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--bench", help="a built bench")

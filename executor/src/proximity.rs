@@ -12,8 +12,8 @@ pub(crate) struct Proximity(Vec<u32>);
 const NOWHERE: u32 = u32::MAX;
 
 impl Proximity {
-    /// Computes the distances of `count` units. `is_awaited` tells which are such operations themselves, and `successors`
-    /// returns the units that wait for one.
+    /// Computes the distances of `count` units. `is_awaited` returns whether a unit is such an operation itself, and
+    /// `successors` returns the units that wait for a unit.
     pub(crate) fn new<'a>(
         count: usize,
         is_awaited: impl Fn(u32) -> bool,
@@ -54,8 +54,8 @@ impl Proximity {
 mod tests {
     use super::*;
 
-    /// Of two gradients of a layer, that of the weights leads to a reduction at once, and that of the input only by way of
-    /// the layer before.
+    /// The gradient of a layer's weights leads to a reduction at once; the gradient of its input leads to one only by way
+    /// of the layer before.
     #[test]
     fn units_near_an_awaited_operation_are_last() {
         let (of_input, of_weights, reduction, before, reduction_before, unrelated) = (0, 1, 2, 3, 4, 5);

@@ -3,6 +3,7 @@
 mod dense;
 mod gather;
 mod range;
+pub(crate) mod splits;
 pub(crate) mod variant;
 
 use crate::numeric::copied::{COPIED, copied};

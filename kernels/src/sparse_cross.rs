@@ -2,6 +2,7 @@
 
 use super::sparse::{Coo, matrix};
 use crate::plan::shape::integers;
+use crate::ragged::splits::check_whole;
 use bytes::{Bytes, BytesMut};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -121,26 +122,7 @@ impl<'a> Column<'a> {
             invalid!("tf.ragged.cross only supports inputs with rank=2.");
         }
         let splits = splits.to_i64s()?;
-        let (Some(&first), Some(&last)) = (splits.first(), splits.last()) else {
-            invalid!("Invalid ragged splits: ragged splits must have at least one splits, but is empty");
-        };
-        if first != 0 {
-            invalid!("Invalid ragged splits: first element of ragged splits must be 0 but is {first}");
-        }
-        if let Some(pair) = splits.windows(2).find(|pair| pair[1] < pair[0]) {
-            invalid!(
-                "Invalid ragged splits: ragged splits must be monotonically increasing, but {} is smaller than {}",
-                pair[1],
-                pair[0]
-            );
-        }
-        let count = values.num_elements();
-        if last != count as i64 {
-            invalid!(
-                "Invalid ragged splits: last element of ragged splits must be the number of ragged values({count}) \
-                 but is {last}"
-            );
-        }
+        check_whole(&splits, values.num_elements())?;
         let rows = splits.windows(2).map(|pair| pair[0] as usize..pair[1] as usize).collect();
         Ok(Column { values, rows })
     }

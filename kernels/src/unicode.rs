@@ -4,6 +4,7 @@ mod encoding;
 mod script;
 
 use crate::plan::shape::integers;
+use crate::ragged::splits::check_whole;
 use bytes::Bytes;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Result, invalid};
@@ -163,7 +164,7 @@ fn encode(init: &KernelInit<'_>) -> Result<Kernel> {
             invalid!("Both the input_tensor and input_splits should be of rank 1.");
         }
         let (codes, splits) = (codes.values::<i32>()?, splits.to_i64s()?);
-        check_splits(&splits, codes.len())?;
+        check_whole(&splits, codes.len())?;
         let mut strings = Vec::with_capacity(splits.len() - 1);
         for row in splits.windows(2) {
             let mut text = Vec::with_capacity((row[1] - row[0]) as usize);
@@ -183,23 +184,6 @@ fn encode(init: &KernelInit<'_>) -> Result<Kernel> {
         ctx.set_output(0, Tensor::strings(strings, shape)?);
         Ok(())
     })
-}
-
-/// Checks that row splits begin with zero, never decrease, and end with `count`.
-fn check_splits(splits: &[i64], count: usize) -> Result<()> {
-    let (Some(&first), Some(&last)) = (splits.first(), splits.last()) else {
-        invalid!("Input_splits should contain elements, but given input_values has 0 elements");
-    };
-    if first != 0 {
-        invalid!("First value in input_splits must be zero.");
-    }
-    if last != count as i64 {
-        invalid!("Last value in input_splits must be equal to length of input_tensor.");
-    }
-    if splits.windows(2).any(|pair| pair[1] < pair[0]) {
-        invalid!("Values in input_splits must be equal or in ascending order.");
-    }
-    Ok(())
 }
 
 /// Outputs the ICU number of each code point's script, or -1 for values that are no code points.

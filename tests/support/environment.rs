@@ -4,12 +4,15 @@ use super::Fallible;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::thread::{self, JoinHandle};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The longest that a command of a test may run. A client waits for ever when TensorFlow's server ends during its step.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(600);
+/// The longest wait for the output of a command that has ended: processes that it has started may keep its pipes open.
+const PIPE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Returns the interpreter of the virtual environment `name` below `target/`; creates the environment if it is missing
 /// or has other packages.
@@ -44,45 +47,53 @@ pub fn run(command: &mut Command) -> Fallible<String> {
 }
 
 /// Waits for a process and returns its standard output; if the process exits with an error or runs too long, fails with
-/// all of its output.
-pub fn standard_output(child: Child) -> Fallible<String> {
-    let output = output(child)?;
-    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() {
-        return Ok(stdout);
+/// all of its output. A process that runs too long is killed.
+pub fn standard_output(mut child: Child) -> Fallible<String> {
+    let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
+    let status = wait_or_kill(&mut child)?;
+    let until = Instant::now() + PIPE_DEADLINE;
+    let [stdout, stderr] = [stdout, stderr].map(|chunks| collect(&chunks, until));
+    match status {
+        Some(status) if status.success() => Ok(stdout),
+        Some(status) => Err(format!("ended with {status}\n{stdout}\n{stderr}").into()),
+        None => Err(format!("did not end within {COMMAND_DEADLINE:?}\n{stdout}\n{stderr}").into()),
     }
-    Err(format!("ended with {}\n{stdout}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// Waits for a process whose output is piped, and kills it at the deadline.
-fn output(mut child: Child) -> Fallible<Output> {
-    let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
+/// Waits for a process. Returns `None` if it had to be killed at the deadline.
+fn wait_or_kill(child: &mut Child) -> Fallible<Option<ExitStatus>> {
     let deadline = Instant::now() + COMMAND_DEADLINE;
-    let mut is_late = false;
-    let status = loop {
+    while Instant::now() < deadline {
         if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if Instant::now() > deadline && !is_late {
-            is_late = true;
-            child.kill()?;
+            return Ok(Some(status));
         }
         thread::park_timeout(Duration::from_millis(20));
-    };
-    let [stdout, stderr] = [stdout, stderr].map(|reader| reader.join().unwrap_or_default());
-    if is_late {
-        let texts = [&stdout, &stderr].map(|text| String::from_utf8_lossy(text));
-        return Err(format!("did not end within {COMMAND_DEADLINE:?}\n{}\n{}", texts[0], texts[1]).into());
     }
-    Ok(Output { status, stdout, stderr })
+    child.kill()?;
+    child.wait()?;
+    Ok(None)
 }
 
-/// Starts a thread that reads a pipe to its end.
-fn reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+/// Starts a thread that reads a pipe, and returns the channel of what it reads.
+fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+    let (chunks, received) = channel();
     thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // The bytes before an error are shown.
-        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
-        bytes
-    })
+        let Some(mut pipe) = pipe else { return };
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(length @ 1..) = pipe.read(&mut buffer) {
+            if chunks.send(buffer[..length].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    received
+}
+
+/// Returns the text that a pipe has delivered to its end, or until a time.
+fn collect(chunks: &Receiver<Vec<u8>>, until: Instant) -> String {
+    let mut bytes = Vec::new();
+    while let Ok(chunk) = chunks.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        bytes.extend(chunk);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }

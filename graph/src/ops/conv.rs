@@ -287,8 +287,8 @@ impl Conv {
         Ok(())
     }
 
-    /// Like [`Conv::sizes`], also for inputs without channels and for empty filters. The convolution of either is zero, and so
-    /// are its gradients.
+    /// Like [`Conv::sizes`], also for inputs without channels and for empty filters. The convolution of either is zero,
+    /// and so are its gradients.
     pub fn sizes_or_empty(&self, input: &[usize], filter: &[usize]) -> Result<ConvSizes> {
         let sizes = self.spatial_sizes(input, filter)?;
         if self.volumes && sizes.in_channels != sizes.filter_channels {

@@ -1,5 +1,6 @@
 //! RaggedGather: rows of a ragged tensor, selected by index.
 
+use super::splits::check_sorted;
 use crate::numeric::copied::CopiedElement;
 use crate::plan::shape::integers;
 use bytes::Bytes;
@@ -62,7 +63,7 @@ fn gather(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DType) -> Res
     }
     for (level, level_splits) in splits.iter().enumerate() {
         let below = splits.get(level + 1).map_or(rows, |next| next.len().saturating_sub(1));
-        check(level_splits, below)?;
+        check_sorted(level_splits, below)?;
     }
     // The axes of the indices become ragged levels whose rows have equal lengths.
     let mut out_splits: Vec<Vec<i64>> = Vec::with_capacity(outer + levels);
@@ -95,19 +96,5 @@ fn gather(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DType) -> Res
         ctx.set_output(i, integers(splits_type, splits)?);
     }
     ctx.set_output(ctx.num_outputs() - 1, out);
-    Ok(())
-}
-
-/// Checks that the row splits never descend, and that they lie between 0 and `below`.
-pub(super) fn check(splits: &[i64], below: usize) -> Result<()> {
-    if splits.is_empty() {
-        invalid!("Ragged splits may not be empty");
-    }
-    if splits.first().is_some_and(|&first| first < 0) || splits.windows(2).any(|pair| pair[1] < pair[0]) {
-        invalid!("Ragged splits must be sorted");
-    }
-    if splits.last().is_some_and(|&last| last > below as i64) {
-        invalid!("Ragged splits must not point past values");
-    }
     Ok(())
 }

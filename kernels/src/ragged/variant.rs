@@ -68,7 +68,7 @@ fn row_variants(splits: &[Tensor], values: &Tensor) -> Result<Vec<RaggedVariant>
     let splits = splits.iter().map(|s| Ok(s.to_i64s()?)).collect::<Result<Vec<_>>>()?;
     for (level, of_level) in splits.iter().enumerate() {
         let below = splits.get(level + 1).map_or(count, |next| next.len().saturating_sub(1));
-        super::gather::check(of_level, below)?;
+        super::splits::check_sorted(of_level, below)?;
     }
     let outer = splits[0].windows(2);
     outer

@@ -195,8 +195,8 @@ pub(crate) fn fill_ragged(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// SparseFillEmptyRowsGrad and RaggedFillEmptyRowsGrad: outputs the gradient of each input value, and the gradient of the default value, which is
-/// the sum of the gradients at all other output values.
+/// SparseFillEmptyRowsGrad and RaggedFillEmptyRowsGrad: outputs the gradient of each input value, and the gradient of
+/// the default value, which is the sum of the gradients at all other output values.
 pub(crate) fn fill_grad(init: &KernelInit<'_>) -> Result<Kernel> {
     let sum = dispatch!(number, init.input_type(1), T => Ok(sum_of_unused::<T> as SumOfUnused))?;
     Kernel::sync(move |ctx| {

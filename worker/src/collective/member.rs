@@ -105,7 +105,7 @@ pub(crate) struct SessionCollectives {
 struct Agreed {
     groups: FxHashMap<GroupKey, Group>,
     /// The locks of the groups that nodes are joining.
-    joining: FxHashMap<GroupKey, Arc<Turn>>,
+    joining: FxHashMap<GroupKey, Arc<JoinLock>>,
     instances: FxHashMap<(GroupKey, i32), Instance>,
     /// The digests of buckets that other members do not have: their instances run one by one.
     divided: FxHashSet<(GroupKey, i64)>,
@@ -115,9 +115,9 @@ struct Agreed {
 
 impl Agreed {
     /// Returns the lock that a node holds while it joins a group.
-    fn turn(&mut self, key: &GroupKey) -> Arc<Turn> {
+    fn join_lock(&mut self, key: &GroupKey) -> Arc<JoinLock> {
         if self.joining.len() >= MAX_GROUPS {
-            self.joining.retain(|_, turn| Arc::strong_count(turn) > 1);
+            self.joining.retain(|_, lock| Arc::strong_count(lock) > 1);
         }
         self.joining.entry(key.clone()).or_default().clone()
     }
@@ -169,7 +169,7 @@ struct Exchange {
 type GroupKey = (i32, bool, DeviceName);
 
 /// A lock that nodes hold while they join a group.
-type Turn = tokio::sync::Mutex<()>;
+type JoinLock = tokio::sync::Mutex<()>;
 
 /// A complete group.
 #[derive(Clone, Debug)]
@@ -291,8 +291,9 @@ impl SessionCollectives {
         if let Some(group) = known() {
             return Ok(group);
         }
-        let turn = self.agreed.lock().turn(key);
-        let _turn = turn.lock().await;
+        // The collective's deadline ends this wait: it aborts the calls to the leader.
+        let lock = self.agreed.lock().join_lock(key);
+        let _held = lock.lock().await;
         if let Some(group) = known() {
             return Ok(group);
         }
