@@ -155,10 +155,10 @@ fn key(node: &Node) -> Result<Arc<RendezvousKey>> {
     let text = |name: &str| node.attr::<String>(name);
     let incarnation = node.attr::<i64>("send_device_incarnation")?;
     Ok(Arc::new(RendezvousKey::new(
-        &text("send_device")?,
+        text("send_device")?,
         incarnation as u64,
-        &text("recv_device")?,
-        &text("tensor_name")?,
+        text("recv_device")?,
+        text("tensor_name")?,
     )))
 }
 

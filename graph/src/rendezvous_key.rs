@@ -17,15 +17,16 @@ pub struct RendezvousKey {
 
 impl RendezvousKey {
     /// Returns the key of an edge outside loops.
-    pub fn new(src_device: &str, src_incarnation: u64, dst_device: &str, edge: &str) -> RendezvousKey {
-        let text = format!("{src_device};{src_incarnation:016x};{dst_device};{edge};0:0");
-        RendezvousKey {
-            text: text.into(),
-            src_device: src_device.into(),
-            src_incarnation,
-            dst_device: dst_device.into(),
-            edge: edge.into(),
-        }
+    pub fn new(
+        src_device: impl Into<Arc<str>>,
+        src_incarnation: u64,
+        dst_device: impl Into<Arc<str>>,
+        edge: impl Into<Arc<str>>,
+    ) -> RendezvousKey {
+        let (src_device, dst_device, edge) = (src_device.into(), dst_device.into(), edge.into());
+        let incarnation = format!("{src_incarnation:016x}");
+        let text = [&*src_device, &incarnation, &dst_device, &edge, "0:0"].join(";");
+        RendezvousKey { text: text.into(), src_device, src_incarnation, dst_device, edge }
     }
 
     /// Returns the key of the same edge in one iteration of a loop frame.

@@ -234,6 +234,6 @@ impl SessionCluster {
     pub(crate) fn client_key(&self, name: &str) -> Arc<str> {
         let device = self.client_device.name.to_string();
         let edge = placer::normalise_endpoint(name);
-        RendezvousKey::new(&device, self.client_device.incarnation, &device, &edge).text
+        RendezvousKey::new(&*device, self.client_device.incarnation, &*device, &*edge).text
     }
 }

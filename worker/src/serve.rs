@@ -160,7 +160,7 @@ mod tests {
         tokio::spawn(services.serve(channel::incoming(listener), std::future::pending()));
         let device = worker.devices()[0].clone();
         let (source, destination) = (device.name.to_string(), "/job:w/replica:0/task:0/device:CPU:0");
-        let key = Arc::new(RendezvousKey::new(&source, device.incarnation, destination, "edge_1_x"));
+        let key = Arc::new(RendezvousKey::new(&*source, device.incarnation, destination, "edge_1_x"));
         Ok((worker, address, key))
     }
 

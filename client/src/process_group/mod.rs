@@ -1,5 +1,6 @@
 //! Process groups: processes that exchange tensors by collectives and messages, without a graph.
 
+mod driver;
 mod environment;
 mod meeting;
 mod process;
@@ -9,7 +10,7 @@ pub use environment::{Environment, EnvironmentError, LaunchedTask};
 pub use work::Work;
 
 use self::process::Process;
-use self::work::{Pace, after};
+use self::work::{Waits, after};
 use crate::error::Result;
 use graph::fingerprint::{combine, hash64};
 use graph::{DType, DeviceAttributes, Shape, TaskName, Tensor};
@@ -64,7 +65,7 @@ pub struct ProcessGroup {
     process: Arc<Process>,
     name: String,
     options: GroupOptions,
-    pace: Arc<Pace>,
+    waits: Arc<Waits>,
 }
 
 impl ProcessGroup {
@@ -128,7 +129,8 @@ impl ProcessGroup {
         let bytes: Vec<u8> = incarnations.iter().flat_map(|incarnation| incarnation.to_le_bytes()).collect();
         let id = combine(hash64(&bytes), hash64(&earlier.to_le_bytes())) & ID_MASK;
         let group = Group::join(process.worker(), id as i64, &name, members, options.timeout)?;
-        let group = ProcessGroup { group, process: process.clone(), name, options, pace: Arc::default() };
+        let waits = Waits::new(process.driver());
+        let group = ProcessGroup { group, process: process.clone(), name, options, waits };
         group.start_barrier().wait_until(deadline)?;
         Ok(group)
     }
@@ -224,7 +226,7 @@ impl ProcessGroup {
     pub fn start_all_gather(&self, tensor: Tensor) -> Work<Tensor> {
         match stacked(self.size(), tensor.shape()) {
             Ok(output) => self.start("all_gather", Operation::Gather, tensor, output, None, |output| output),
-            Err(status) => Work::failed(&self.pace, status),
+            Err(status) => Work::failed(&self.waits, status),
         }
     }
 
@@ -238,7 +240,7 @@ impl ProcessGroup {
         let is_root = root == self.rank();
         let output = match stacked(if is_root { self.size() } else { 0 }, tensor.shape()) {
             Ok(output) => output,
-            Err(status) => return Work::failed(&self.pace, status),
+            Err(status) => return Work::failed(&self.waits, status),
         };
         let operation = Operation::GatherToRoot { is_root };
         self.start("gather", operation, tensor, output, Some(root), move |output| is_root.then_some(output))
@@ -288,7 +290,7 @@ impl ProcessGroup {
                 let operation = Operation::ReduceScatter(reduction);
                 self.start("reduce_scatter", operation, tensor, output, None, |output| output)
             }
-            Err(error) => Work::failed(&self.pace, error.into()),
+            Err(error) => Work::failed(&self.waits, error.into()),
         }
     }
 
@@ -380,7 +382,7 @@ impl ProcessGroup {
         convert: impl FnOnce(Tensor) -> T + Send + 'static,
         start: impl FnOnce(worker::GroupFinish) -> Result<GroupCallId, Status>,
     ) -> Work<T> {
-        Work::start(&self.group, self.options.timeout, &self.pace, convert, start)
+        Work::start(&self.group, self.options.timeout, &self.waits, convert, start)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The server by which a process takes part in its groups.
 
+use super::driver::Driver;
 use crate::error::{Error, Result};
 use crate::server::{Server, ServerConfig};
 use graph::{Code, TaskName};
@@ -13,14 +14,12 @@ use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::net::TcpSocket;
-use tokio::runtime::{Builder, Runtime};
 use worker::gpu_options::{GpuOptions, GpuSelection};
 use worker::{Transport, Worker};
 
-/// A server, and the thread that handles its connections. Dropping it closes them.
+/// A server, and the runtime that handles its connections. Dropping it closes them.
 pub(super) struct Process {
-    /// `None` only while it is dropped.
-    runtime: Option<Runtime>,
+    driver: Arc<Driver>,
     worker: Arc<Worker>,
     /// For each list of members, by their incarnations, the number of groups that this process has joined.
     joined: Mutex<BTreeMap<Vec<u64>, u64>>,
@@ -40,10 +39,8 @@ impl Process {
         let internal = |e: io::Error| {
             Error::Status(Status::new(Code::Internal, format!("the server of {task} cannot start: {e}")))
         };
-        // One thread is enough for the sockets; with a second one, each message would wake both.
-        let mut runtime = Builder::new_multi_thread();
-        runtime.worker_threads(1).thread_name("anabranch-group").enable_all();
-        let runtime = runtime.build().map_err(internal)?;
+        let driver = Driver::start().map_err(internal)?;
+        let runtime = driver.handle().ok_or_else(ended)?;
         let gpus = GpuOptions { visible: GpuSelection::Listed(Vec::new()), ..GpuOptions::default() };
         let config = ServerConfig { cluster, task: task.clone(), gpus, transport, ..ServerConfig::default() };
         let entered = runtime.enter();
@@ -52,7 +49,12 @@ impl Process {
         let listener = socket.listen(BACKLOG).map_err(internal)?;
         drop(entered);
         runtime.spawn(async move { server.serve(listener, std::future::pending(), Duration::ZERO).await });
-        Ok(Arc::new(Process { runtime: Some(runtime), worker, joined: Mutex::default() }))
+        Ok(Arc::new(Process { driver: Arc::new(driver), worker, joined: Mutex::default() }))
+    }
+
+    /// Returns the thread that drives the runtime while no thread of the program does.
+    pub(super) fn driver(&self) -> &Arc<Driver> {
+        &self.driver
     }
 
     pub(super) fn worker(&self) -> &Arc<Worker> {
@@ -67,13 +69,12 @@ impl Process {
         *count - 1
     }
 
-    /// Runs a future on the server's thread and blocks until it is ready.
+    /// Runs a future on the server's runtime and blocks until it is ready.
     pub(super) fn wait<T: Send + 'static>(
         &self,
         future: impl Future<Output = Result<T, Status>> + Send + 'static,
     ) -> Result<T> {
-        let ended = || Status::new(Code::Internal, "the server of the process group has ended");
-        let runtime = self.runtime.as_ref().ok_or_else(ended)?;
+        let runtime = self.driver.handle().ok_or_else(ended)?;
         let (answer, answered) = mpsc::sync_channel(1);
         runtime.spawn(async move {
             // Sending fails only if the waiting thread has ended.
@@ -86,9 +87,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.worker.close_links();
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
+        self.driver.end();
     }
 }
 
@@ -96,6 +95,10 @@ impl fmt::Debug for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Process({})", self.worker.task())
     }
+}
+
+fn ended() -> Status {
+    Status::new(Code::Internal, "the server of the process group has ended")
 }
 
 /// Maximum number of connections that wait to be accepted.

@@ -1,5 +1,6 @@
 //! Calls in progress, which a program waits for or asks about.
 
+use super::driver::Driver;
 use crate::error::{Error, Result};
 use graph::{Code, Tensor};
 use parking_lot::{Condvar, Mutex};
@@ -27,7 +28,7 @@ pub struct Work<T> {
     call: Option<(Arc<Group>, GroupCallId)>,
     start: Instant,
     timeout: Duration,
-    pace: Arc<Pace>,
+    waits: Arc<Waits>,
 }
 
 /// The result of a call, which the thread that ends the call leaves for the one that waits.
@@ -37,9 +38,22 @@ struct Outcome<T> {
     done: Condvar,
 }
 
+/// The waits of a program's threads for the calls of a group.
+#[derive(Debug)]
+pub(super) struct Waits {
+    pace: Pace,
+    driver: Arc<Driver>,
+}
+
+impl Waits {
+    pub(super) fn new(driver: &Arc<Driver>) -> Arc<Waits> {
+        Arc::new(Waits { pace: Pace::default(), driver: driver.clone() })
+    }
+}
+
 /// The average time of recent waits for calls.
 #[derive(Debug)]
-pub(super) struct Pace(AtomicU64);
+struct Pace(AtomicU64);
 
 impl Default for Pace {
     fn default() -> Pace {
@@ -69,12 +83,12 @@ impl<T: Send + 'static> Work<T> {
     pub(super) fn start(
         group: &Arc<Group>,
         timeout: Duration,
-        pace: &Arc<Pace>,
+        waits: &Arc<Waits>,
         convert: impl FnOnce(Tensor) -> T + Send + 'static,
         start: impl FnOnce(GroupFinish) -> Result<GroupCallId, Status>,
     ) -> Work<T> {
-        let work =
-            Work { outcome: Arc::default(), call: None, start: Instant::now(), timeout, pace: pace.clone() };
+        let (outcome, waits) = (Arc::default(), waits.clone());
+        let work = Work { outcome, call: None, start: Instant::now(), timeout, waits };
         let finished = work.outcome.clone();
         match start(Box::new(move |result| finished.set(result.map(convert)))) {
             Ok(id) => Work { call: Some((group.clone(), id)), ..work },
@@ -86,10 +100,10 @@ impl<T: Send + 'static> Work<T> {
     }
 
     /// Returns a call that has failed before it began.
-    pub(super) fn failed(pace: &Arc<Pace>, status: Status) -> Work<T> {
+    pub(super) fn failed(waits: &Arc<Waits>, status: Status) -> Work<T> {
         let outcome = Arc::<Outcome<T>>::default();
         outcome.set(Err(status));
-        Work { outcome, call: None, start: Instant::now(), timeout: Duration::ZERO, pace: pace.clone() }
+        Work { outcome, call: None, start: Instant::now(), timeout: Duration::ZERO, waits: waits.clone() }
     }
 
     /// Waits for the call's result until the group's timeout, counted from the start of the call.
@@ -111,9 +125,9 @@ impl<T: Send + 'static> Work<T> {
         {
             group.set_deadline(*call, deadline);
         }
-        let polled = (began + self.pace.polled()).min(deadline);
-        while !self.is_done() && Instant::now() < polled {
-            std::thread::yield_now();
+        let polled = self.waits.pace.polled();
+        if !self.is_done() && !polled.is_zero() {
+            self.waits.driver.poll(|| self.is_done(), (began + polled).min(deadline));
         }
         let probed = (began + PROBE_AFTER).min(deadline);
         let mut result = self.outcome.take_by(probed);
@@ -123,7 +137,7 @@ impl<T: Send + 'static> Work<T> {
             group.probe(*call);
             result = self.outcome.take_by(deadline);
         }
-        self.pace.record(began.elapsed());
+        self.waits.pace.record(began.elapsed());
         match result {
             Some(result) => result.map_err(Error::Status),
             None => Err(Error::Status(self.expire())),

@@ -25,6 +25,8 @@ pub(crate) const COLLECTIVE_EDGE: &str = "collective:";
 pub(super) struct Plan {
     /// The members in the order of their ranks.
     pub(super) members: Arc<[DeviceAttributes]>,
+    /// The names of the members' devices, by rank.
+    pub(super) devices: Arc<[Arc<str>]>,
     pub(super) rank: usize,
     pub(super) operation: Operation,
     pub(super) dtype: DType,
@@ -350,9 +352,9 @@ impl Course {
     /// Returns the rendezvous key of a transfer in a phase. The text of a transfer to or from a member of TensorFlow is that
     /// of TensorFlow's buffer.
     fn key(&self, phase: usize, transfer: &Transfer, from: usize, to: usize) -> Arc<RendezvousKey> {
-        let Plan { members, name, foreign, schedule, .. } = &self.plan;
-        let (source, destination) = (&members[from], &members[to]);
-        let key = transfer_key(name, phase, source, destination);
+        let Plan { members, devices, name, foreign, schedule, .. } = &self.plan;
+        let (source, destination) = (devices[from].clone(), devices[to].clone());
+        let key = RendezvousKey::new(source, members[from].incarnation, destination, edge(name, phase));
         let is_foreign = foreign.as_ref().is_some_and(|f| f.is_foreign[from] || f.is_foreign[to]);
         let text = match schedule.phases[phase].foreign_key {
             _ if !is_foreign => return Arc::new(key),
@@ -365,14 +367,24 @@ impl Course {
     }
 }
 
-/// Returns the rendezvous key of what a member sends another in a phase of a collective. In the first phase it may be the
-/// notice, a dead tensor, that the sender has other terms than those agreed on.
+/// Returns the names of devices, in their order.
+pub(super) fn names_of(devices: &[DeviceAttributes]) -> Arc<[Arc<str>]> {
+    devices.iter().map(|device| device.name.to_string().into()).collect()
+}
+
+/// Returns the rendezvous key of a member's elements for another in a phase of a collective. In the first phase the
+/// sender may send a notice under it, a dead tensor, that it has other terms than those agreed on.
 pub(super) fn transfer_key(
     name: &str,
     phase: usize,
     source: &DeviceAttributes,
     destination: &DeviceAttributes,
 ) -> RendezvousKey {
-    let edge = format!("{COLLECTIVE_EDGE}{name}:{phase}");
-    RendezvousKey::new(&source.name.to_string(), source.incarnation, &destination.name.to_string(), &edge)
+    let (from, to) = (source.name.to_string(), destination.name.to_string());
+    RendezvousKey::new(from, source.incarnation, to, edge(name, phase))
+}
+
+/// Returns the edge in the rendezvous keys of a collective's phase.
+fn edge(name: &str, phase: usize) -> String {
+    format!("{COLLECTIVE_EDGE}{name}:{phase}")
 }

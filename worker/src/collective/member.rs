@@ -11,7 +11,7 @@ mod terms;
 
 use super::buffer::BufferCalls;
 use super::claims::Claims;
-use super::course::{Course, ForeignMembers, Plan, Renew, transfer_key};
+use super::course::{Course, ForeignMembers, Plan, Renew, names_of, transfer_key};
 use super::leader::Leader;
 use super::register::{Agreement, Members, Met, Terms};
 use super::schedule::{Member, Schedule};
@@ -404,6 +404,7 @@ impl SessionCollectives {
         });
         let plan = Plan {
             foreign,
+            devices: names_of(&members),
             members,
             rank,
             operation: request.operation,

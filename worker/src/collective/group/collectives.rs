@@ -66,6 +66,7 @@ impl Group {
         let member = Member { rank: self.rank, size: self.members.len(), source: call.root, count, width };
         Ok(Plan {
             members: self.members.clone(),
+            devices: self.devices.clone(),
             rank: self.rank,
             operation: call.operation,
             dtype: call.dtype,

@@ -41,16 +41,9 @@ impl Group {
 
     /// Returns the key of a message, or of the tensor that follows it.
     pub(super) fn key(&self, from: usize, to: usize, number: u64, is_follower: bool) -> Arc<RendezvousKey> {
-        let (source, destination) = (&self.devices[from], &self.devices[to]);
-        let incarnation = self.members[from].incarnation;
+        let (source, destination) = (self.devices[from].clone(), self.devices[to].clone());
         let edge = if is_follower { format!("group:{number}:tensor") } else { format!("group:{number}") };
-        Arc::new(RendezvousKey {
-            text: format!("{source};{incarnation:016x};{destination};{edge};0:0").into(),
-            src_device: source.clone(),
-            src_incarnation: incarnation,
-            dst_device: destination.clone(),
-            edge: edge.into(),
-        })
+        Arc::new(RendezvousKey::new(source, self.members[from].incarnation, destination, edge))
     }
 
     /// Receives the next messages of a member, unless it is being done already or too many messages wait for calls.

@@ -28,6 +28,7 @@ use self::calls::Calls;
 use self::direct::Direct;
 use self::sends::Sends;
 use self::state::{State, Stream};
+use super::course::names_of;
 use crate::rendezvous::Remote;
 use crate::steps::StepRun;
 use crate::worker::Worker;
@@ -75,7 +76,7 @@ pub struct Group {
     /// The members in the order of their ranks.
     members: Arc<[DeviceAttributes]>,
     /// The names of the members' devices, by rank.
-    devices: Vec<Arc<str>>,
+    devices: Arc<[Arc<str>]>,
     rank: usize,
     /// The time within which calls must end, unless the program gives another deadline.
     timeout: Duration,
@@ -107,7 +108,7 @@ impl Group {
         let run = worker.steps.begin(id, Instant::now())?.without_slow_reports();
         let remote = worker.remote(&session);
         run.step.rendezvous.bind(remote.clone(), &Arc::from([]));
-        let devices: Vec<Arc<str>> = members.iter().map(|member| member.name.to_string().into()).collect();
+        let devices = names_of(&members);
         let members: Arc<[DeviceAttributes]> = members.into();
         let size = members.len();
         let state = State {

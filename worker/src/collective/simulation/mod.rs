@@ -7,7 +7,7 @@
 
 mod network;
 
-use super::course::{Course, Plan};
+use super::course::{Course, Plan, names_of};
 use super::register::{Agree, Agreement, BROADCAST, Join, Met, Register, Terms};
 use super::schedule::{Member, Schedule};
 use crate::rendezvous::to_error;
@@ -408,6 +408,7 @@ impl Simulation {
         let (operation, width) = (case.operation_of(rank), case.dtype.size()?);
         let member = Member { rank, size: case.size, source, count: case.count, width };
         let plan = Plan {
+            devices: names_of(&members),
             members,
             rank,
             operation,
