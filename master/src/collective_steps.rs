@@ -1,5 +1,5 @@
-//! The ids of steps with collectives whose other members are in sessions of other masters: all masters must run one step
-//! under one id, which the leader of the groups gives out.
+//! The ids of steps with collectives whose other members are in sessions of other masters: all masters must run one
+//! step under one id, which the leader of the groups assigns.
 
 use crate::step::Step;
 use graph::{Graph, Node, NodeId, Tensor};
@@ -80,7 +80,7 @@ fn participant(graph: &Graph, id: NodeId, node: &Node) -> Option<Participant> {
         return Some(Participant { group_key, group_size });
     }
     let slot = |name: &str| node.op.inputs.iter().position(|input| input.name == name);
-    // The group of a communicator has a name of its own, apart from the groups with the same key.
+    // The group of a communicator is distinct from an ordinary group with the same key.
     let is_communicator = slot("instance_key").is_none();
     slot("group_key")?;
     let constant = |name: &str| {
@@ -119,8 +119,8 @@ impl StepSequences {
         }
     }
 
-    /// Records the end of the step with an id. After a failure the sequence is ended, so that all masters ask for an id of
-    /// another one.
+    /// Records the end of the step with an id. After a failure the sequence is ended, so that all masters ask the
+    /// leader for an id of a new sequence.
     pub(crate) async fn end(
         &self,
         session: &Arc<str>,

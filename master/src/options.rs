@@ -259,8 +259,8 @@ mod tests {
 
     /// The fields of `RunMetadata` that a run can request.
     const RETURNED: &[&str] = &["cost_graph", "partition_graphs", "step_stats"];
-    /// The fields of `RunMetadata` that are always empty: TensorFlow fills them only in a process of its own, for
-    /// functions that a program calls without a session, and from the session's own options.
+    /// The fields of `RunMetadata` that are always empty: TensorFlow fills them only for a program's own process: with
+    /// the functions that the program calls without a session, and with the session's own options.
     const NEVER_RETURNED: &[&str] = &["function_graphs", "session_metadata"];
 
     #[test]

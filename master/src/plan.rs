@@ -195,8 +195,8 @@ fn check_available(graph: &Graph, step: &pb::CallableOptions) -> Result<(), Stat
     }
 }
 
-/// Rewrites, optimises and partitions the graph. Also returns the key of a graph with collectives, for which the client
-/// requests the key `requested`, or 0.
+/// Rewrites, optimises and partitions the graph. Also returns the key of a graph with collectives; `requested` is the
+/// key that the client requests, or 0.
 fn split(request: &PlanRequest, requested: i64) -> Result<(Vec<Partition>, Option<GraphKey>), Status> {
     let PlanRequest { graph, cluster, step, config, context, .. } = request;
     check_available(graph, step)?;

@@ -73,8 +73,8 @@ impl GraphPartition {
 }
 
 impl RegisteredGraph {
-    /// Compiles a graph whose nodes have full names of the session's devices. Rewrites that concern a single
-    /// device are applied first, as far as the session's options allow them; none of them to watched graphs.
+    /// Compiles a graph whose nodes have full names of the session's devices. Rewrites that concern a single device are
+    /// applied first, as far as the session's options allow them; they are not applied to watched graphs.
     ///
     /// # Errors
     /// For a node without a full device name or without a kernel; the message names the node.

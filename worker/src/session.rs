@@ -114,7 +114,7 @@ impl Session {
     }
 }
 
-/// The sessions by handle, and the session that all masters share that create no session.
+/// The sessions by handle, and the one session that is shared by all masters that create none.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     shared: Arc<Session>,
@@ -190,8 +190,8 @@ impl Sessions {
         self.by_handle.lock().remove(handle);
     }
 
-    /// Returns the session with a handle; an empty handle means the session that all masters share that
-    /// create no session.
+    /// Returns the session with a handle; an empty handle means the session that is shared by all masters that create
+    /// none.
     ///
     /// # Errors
     /// `Aborted` if the session's epoch has ended; for an unknown session, `Aborted` marked as a restart of
@@ -200,7 +200,7 @@ impl Sessions {
         if handle.is_empty() { Ok(self.shared.clone()) } else { self.get_created(handle) }
     }
 
-    /// Like [`Sessions::get`], but an empty handle is unknown: only sessions that a master created are found.
+    /// Like [`Sessions::get`], but an empty handle is an error: only sessions that a master has created are found.
     pub(crate) fn get_created(&self, handle: &str) -> Result<Arc<Session>, Status> {
         let found = self.by_handle.lock().get(handle).cloned();
         let session = found.ok_or_else(|| {

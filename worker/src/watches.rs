@@ -21,7 +21,7 @@ struct Watch {
     is_tolerant: bool,
 }
 
-/// The watched tensors: by node and slot, and the watch of all others.
+/// The watches of single outputs, by node name and output index, and the watch of all other outputs.
 #[derive(Debug, Default)]
 struct Watches {
     named: FxHashMap<(String, i32), Watch>,
@@ -29,6 +29,8 @@ struct Watches {
 }
 
 impl Watches {
+    /// Reads the watches of a step's debug options.
+    ///
     /// # Errors
     /// `FailedPrecondition` for a slot that does not fit the node's name.
     fn new(options: &pb::DebugOptions) -> Result<Watches, Status> {

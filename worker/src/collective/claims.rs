@@ -1,4 +1,5 @@
-//! The instances that nodes of this task run at the moment: two nodes of one device cannot run one at once.
+//! The collective instances that nodes of this task are running. Two nodes of one device cannot run the same instance
+//! at the same time.
 
 use device::Error;
 use device::collective::{Finish, Operation, Request};
@@ -8,7 +9,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// An instance in an iteration of a step on a device.
+/// An instance of a collective on a device, in one iteration of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Claim {
     step_id: i64,
@@ -30,7 +31,7 @@ impl Claims {
     /// request that only joins a group has no instance.
     ///
     /// # Errors
-    /// `finish` and `InvalidArgument` naming both nodes, if another node runs the instance.
+    /// If another node runs the instance: `finish`, with an `InvalidArgument` that names both nodes.
     pub(super) fn claim(
         self: &Arc<Self>,
         step_id: i64,

@@ -1,4 +1,5 @@
-//! The course of one collective on one member: the phases of its schedule, run over the step's rendezvous.
+//! The execution of one collective on one member, a *course*: the phases of its schedule, run over the step's
+//! rendezvous.
 
 use super::buffer::BufferCalls;
 use super::schedule::{ForeignKey, Phase, Schedule, Source, Then, Transfer};
@@ -43,15 +44,15 @@ pub(super) struct Plan {
 /// The members of a group that are TensorFlow's, and the calls by which their elements are received.
 #[derive(Debug)]
 pub(super) struct ForeignMembers {
-    /// By rank.
+    /// For each rank, whether the member is TensorFlow's.
     pub(super) is_foreign: Vec<bool>,
     pub(super) buffers: BufferCalls,
 }
 
-/// A callback that receives a member's output. Called exactly once.
+/// A callback that receives a member's output. It is called exactly once.
 type Finish = Box<dyn FnOnce(Result<Tensor>) + Send>;
 
-/// A callback for the notice that another member has other terms than those agreed on.
+/// A callback for the notice that another member's terms differ from the terms that the members have agreed on.
 pub(super) type Renew = Box<dyn FnOnce() + Send>;
 
 /// One collective under way on one member.
@@ -71,15 +72,15 @@ struct State {
     /// The transfers of the phase, in the order of its schedule; `None` for those that have not arrived.
     received: Vec<Option<Tensor>>,
     missing: usize,
-    /// `None` once the collective has ended.
+    /// The callback for the member's output; `None` once the collective has ended.
     finish: Option<Finish>,
-    /// `None` if no notice is expected.
+    /// The callback for the notice of other terms; `None` if no notice is expected.
     renew: Option<Renew>,
 }
 
 impl Course {
-    /// Starts a member's course; `finish` receives its output, or the error that ended it. If a member sends the notice of
-    /// other terms, the course calls `renew` instead.
+    /// Starts a member's course; `finish` receives its output, or the error that ended it. If a member gives notice
+    /// that its terms differ, the course calls `renew` instead.
     pub(super) fn start(
         plan: Plan,
         input: Option<Tensor>,
@@ -111,7 +112,7 @@ impl Course {
         }
     }
 
-    /// Ends the course, unless it has ended, so that the members agree anew.
+    /// Ends the course, unless it has ended, so that the members can repeat their agreement.
     fn renew(&self) {
         let (finish, renew) = {
             let mut state = self.state.lock();
@@ -168,7 +169,8 @@ impl Course {
                 return Ok(());
             };
             state.received = vec![None; phase.receives.len()];
-            // The course itself counts, so that the phase does not end before its last receive is registered.
+            // The course itself counts as one missing transfer, so that the phase does not end before its last receive
+            // is registered.
             state.missing = phase.receives.len() + 1;
             let sends = self.pieces(&state, phase)?;
             (state.phase, sends)
@@ -216,7 +218,7 @@ impl Course {
         match source {
             Source::Input => Ok(of(&state.input)?.elements(elements.clone())?),
             Source::Combined => of(&state.combined),
-            // A copy, because the member may still write other elements of its output.
+            // The elements are copied, because the member may still write other elements of its output.
             Source::Output => {
                 let output = of(&state.output)?;
                 let bytes = &output.bytes()?[self.bytes(elements)];
@@ -280,7 +282,7 @@ impl Course {
         self.begin_phase()
     }
 
-    /// Treats the elements received in the current phase.
+    /// Combines or places the elements received in the current phase, as the phase's `then` requires.
     fn apply(&self, state: &mut State, received: &[Tensor]) -> Result<()> {
         let phases = &self.plan.schedule.phases;
         let phase = &phases[state.phase];
@@ -349,8 +351,8 @@ impl Course {
         elements.start * self.width()..elements.end * self.width()
     }
 
-    /// Returns the rendezvous key of a transfer in a phase. The text of a transfer to or from a member of TensorFlow is that
-    /// of TensorFlow's buffer.
+    /// Returns the rendezvous key of a transfer in a phase. A transfer to or from a member of TensorFlow has the key of
+    /// TensorFlow's buffer as its text.
     fn key(&self, phase: usize, transfer: &Transfer, from: usize, to: usize) -> Arc<RendezvousKey> {
         let Plan { members, devices, name, foreign, schedule, .. } = &self.plan;
         let (source, destination) = (devices[from].clone(), devices[to].clone());
@@ -372,8 +374,8 @@ pub(super) fn names_of(devices: &[DeviceAttributes]) -> Arc<[Arc<str>]> {
     devices.iter().map(|device| device.name.to_string().into()).collect()
 }
 
-/// Returns the rendezvous key of a member's elements for another in a phase of a collective. In the first phase the
-/// sender may send a notice under it, a dead tensor, that it has other terms than those agreed on.
+/// Returns the rendezvous key of the elements that one member sends to another in a phase of a collective. In the first
+/// phase a dead tensor under this key is the notice that the sender's terms differ from those agreed on.
 pub(super) fn transfer_key(
     name: &str,
     phase: usize,

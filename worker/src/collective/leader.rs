@@ -1,4 +1,5 @@
-//! The leader of groups: it answers when a group is complete and when an instance is agreed on, and gives out step ids.
+//! The leader of groups: it answers members when a group is complete and when an instance is agreed on, and assigns
+//! step ids.
 
 use super::assembly::Assemblies;
 use super::communicators::{Enter, Entered, Epochs};
@@ -37,7 +38,7 @@ pub(crate) struct Leader {
     pub(crate) assemblies: Arc<Assemblies>,
     register: Mutex<Register<Answering<Met>, Answering<Agreement>>>,
     epochs: Mutex<Epochs<Answering<Entered>>>,
-    /// By graph key.
+    /// The sequences of step ids, by graph key.
     sequences: Mutex<FxHashMap<i64, Sequence>>,
     has_logged_default: Once,
 }
@@ -58,7 +59,8 @@ impl Default for Leader {
 #[derive(Debug)]
 struct Sequence {
     id: i64,
-    /// True if a master of TensorFlow has asked for an id: it counts on from session to session without asking again.
+    /// True if a master of TensorFlow has asked for an id: such a master increments the id itself, across sessions, and
+    /// does not ask again.
     has_foreign: bool,
 }
 
@@ -67,7 +69,7 @@ impl Sequence {
         Sequence { id: random_step_id(), has_foreign: false }
     }
 
-    /// Returns whether a step belongs to the sequence: its id is close to the next one. A step that is run by one master
+    /// Returns whether a step belongs to the sequence: its id is close to the next one. A step that one master runs
     /// alone has a random id.
     fn contains(&self, step_id: i64) -> bool {
         (-MAX_DISTANCE..MAX_DISTANCE).contains(&step_id.wrapping_sub(self.id))
@@ -78,8 +80,8 @@ impl Leader {
     /// Joins a device to a group, and waits until the group is complete, at most until `deadline`.
     ///
     /// # Errors
-    /// `Internal` for a device that cannot be a member; `Aborted` if the group is begun anew meanwhile; `DeadlineExceeded`
-    /// with the members that have come.
+    /// `Internal` for a device that cannot be a member; `Aborted` if the group is replaced meanwhile;
+    /// `DeadlineExceeded` with the members that have come.
     pub(crate) async fn join(&self, join: Join, deadline: Option<Instant>) -> Result<Met, Status> {
         let (caller, answer) = oneshot::channel();
         let group = join.key();
@@ -158,8 +160,8 @@ impl Leader {
         members
     }
 
-    /// Records that a step under a graph key has succeeded, in which all its masters took part: a master that asks later
-    /// gets the id after it.
+    /// Records the success of a step under a graph key, in which all masters of the key took part: a master that asks
+    /// later gets the id after it.
     pub(crate) fn observe(&self, graph_key: i64, step_id: i64) {
         let mut sequences = self.sequences.lock();
         if let Some(sequence) = sequences.get_mut(&graph_key).filter(|sequence| sequence.contains(step_id)) {
@@ -167,7 +169,7 @@ impl Leader {
         }
     }
 
-    /// Logs, the first time, which task leads the groups of collectives although no configuration names a leader.
+    /// Logs, once, which task leads the groups of collectives if no configuration names a leader.
     pub(crate) fn log_default(&self, leader: &TaskName) {
         self.has_logged_default.call_once(|| {
             tracing::info!("{leader} leads the groups of collectives (set --collective-leader to choose)");
@@ -208,7 +210,7 @@ pub(crate) fn end_sequence(worker: &Arc<Worker>, end: &SequenceEnd) {
     }
 }
 
-/// Waits for an answer of the register. At the deadline, the error's text is `late`.
+/// Waits for an answer of the register. The text of the deadline's error is the result of `late`.
 async fn wait<T>(
     answer: oneshot::Receiver<Result<T, Status>>,
     deadline: Option<Instant>,

@@ -42,12 +42,13 @@ use tokio::runtime::Handle;
 /// The header field by which a member tells a leader of this implementation its session.
 pub(crate) const SESSION_KEY: &str = "anabranch-session";
 
-/// The header field by which a member tells a leader of this implementation the id of its step. A leader of TensorFlow
-/// would take the field of CompleteInstance's message as a part of the instance's key.
+/// The header field by which a member tells a leader of this implementation the id of its step. The field of
+/// CompleteInstance's message is not used for it, because a leader of TensorFlow treats that field as a part of the
+/// instance's key.
 pub(crate) const STEP_KEY: &str = "anabranch-step";
 
-/// The header field by which a member tells a leader of this implementation within how many milliseconds it needs the
-/// answer.
+/// The header field for the number of milliseconds within which a member needs the answer of a leader of this
+/// implementation.
 pub(crate) const TIMEOUT_KEY: &str = "anabranch-timeout";
 
 /// The header field by which a leader of this implementation tells a member that its group has members in several
@@ -57,12 +58,12 @@ pub(crate) const SHARED_KEY: &str = "anabranch-shared";
 /// The header field by which the member of a communicator tells a leader of this implementation its rank.
 pub(crate) const RANK_KEY: &str = "anabranch-rank";
 
-/// The header field of CompleteInstance by which a member tells a leader of this implementation that the members agree
-/// anew on an instance, with the number of the iteration.
+/// The header field of CompleteInstance by which a member tells a leader of this implementation that the members repeat
+/// their agreement on an instance; its value is the number of the iteration.
 pub(crate) const RENEWAL_KEY: &str = "anabranch-renewal";
 
-/// The header field of CompleteInstance by which a member tells a leader of this implementation the digest of the bucket
-/// in which it has the instance, and by which the leader answers that all members have it in the same.
+/// The header field of CompleteInstance for the digest of the bucket that contains the instance on a member. A leader
+/// of this implementation answers with the field if the digest is the same on all members.
 pub(crate) const BUCKET_KEY: &str = "anabranch-bucket";
 
 /// The header field of GetStatus by which a member asks whether a task's members are of this implementation, and by which
@@ -75,7 +76,7 @@ const MAX_GROUPS: usize = 1 << 12;
 /// Number of instances that a session's members remember; leaders remember more of each group.
 const MAX_INSTANCES: usize = 1 << 15;
 
-/// The members of a session on this task.
+/// The members of collectives that a session has on this task.
 pub(crate) struct SessionCollectives {
     this: Weak<SessionCollectives>,
     own: Arc<Leader>,
@@ -107,7 +108,7 @@ struct Agreed {
     /// The locks of the groups that nodes are joining.
     joining: FxHashMap<GroupKey, Arc<JoinLock>>,
     instances: FxHashMap<(GroupKey, i32), Instance>,
-    /// The digests of buckets that other members do not have: their instances run one by one.
+    /// The digests of buckets that some member does not have; the instances of such a bucket run one by one.
     divided: FxHashSet<(GroupKey, i64)>,
     /// The routes to the tasks of the members of groups that several sessions share.
     routes: Vec<Arc<Route>>,
@@ -122,8 +123,8 @@ impl Agreed {
         self.joining.entry(key.clone()).or_default().clone()
     }
 
-    /// Forgets the instances, or the groups too, if there are too many: the leader answers at once when a member asks
-    /// again.
+    /// Forgets the instances, or the groups too, if there are too many: a member can ask the leader again, which
+    /// answers at once.
     fn make_room(&mut self) {
         if self.instances.len() >= MAX_INSTANCES {
             self.instances.clear();
@@ -144,7 +145,7 @@ struct Instance {
     /// The digest of the bucket, or of the order on the members' devices, in which the members run the instance; `None` if
     /// they run it alone.
     bucket: Option<i64>,
-    /// The step in which this member has sent the notice that it runs instances of the bucket otherwise.
+    /// The last step in which this member gave notice that it does not run the bucket's instances as agreed.
     noticed_in: Option<i64>,
 }
 
@@ -154,12 +155,13 @@ struct Known {
     source: Option<usize>,
     /// The digest of the bucket in which the members run the instance.
     bucket: Option<i64>,
-    /// False if the member has other terms now, has the instance in another bucket, or is a broadcast's source now and was
-    /// not, or the reverse.
+    /// False if the member now has other terms, has the instance in another bucket, or has become, or is no longer, the
+    /// source of the broadcast.
     is_current: bool,
 }
 
-/// The name of an exchange in the keys of its transfers, and the callback for the notice of other terms.
+/// The name of an exchange in the keys of its transfers, and the callback for the notice that another member's terms
+/// differ.
 struct Exchange {
     name: String,
     renew: Option<Renew>,
@@ -211,8 +213,9 @@ impl SessionCollectives {
         })
     }
 
-    /// Prepares for a step of a graph with collectives. If other sessions take part in them, the members' tasks will learn
-    /// the step's failure, after which nothing that was agreed on holds. Returns the registration of the callback, to be removed when the step succeeds.
+    /// Prepares for a step of a graph with collectives. If other sessions take part in them, the members' tasks are
+    /// told if the step fails, and a failure invalidates all agreements. Returns the registration of the callback, to
+    /// be removed when the step succeeds.
     pub(crate) fn begin_step(self: &Arc<Self>, step: &StepState) -> Option<Registration> {
         step.rendezvous.add_members(self.agreed.lock().routes.clone());
         let own = self.clone();
@@ -220,7 +223,8 @@ impl SessionCollectives {
         registered.inspect_err(|_| self.forget()).ok()
     }
 
-    /// Forgets all groups and instances if other sessions have members in them, which may have restarted or have left.
+    /// Removes all groups and instances if other sessions have members in them, because those members may have
+    /// restarted or left.
     fn forget(&self) {
         let mut agreed = self.agreed.lock();
         if !agreed.routes.is_empty() {
@@ -228,7 +232,7 @@ impl SessionCollectives {
         }
     }
 
-    /// Records the tasks of a group's members, which learn failures of this step and later ones.
+    /// Records the tasks of a group's members, which are told of failures of this step and of later steps.
     fn add_routes(&self, members: &Members, step_id: i64) {
         let tasks: BTreeMap<TaskName, &DeviceName> =
             members.iter().map(|member| (member.name.task_name(), &member.name)).collect();
@@ -248,8 +252,8 @@ impl SessionCollectives {
         }
     }
 
-    /// Records, for the instances of a bucket, that this member sends the notice in a step that it runs them otherwise. Returns
-    /// whether it has not sent the notice in this step.
+    /// Records that this member gives notice, in a step, that it does not run a bucket's instances as agreed. Returns
+    /// true if it had not given this notice in the step before.
     fn take_notice(&self, step_id: i64, request: &Request, digest: i64) -> bool {
         let (mut agreed, key) = (self.agreed.lock(), group_key(request));
         let of_bucket = agreed
@@ -339,8 +343,8 @@ impl SessionCollectives {
         Ok((group, agreement))
     }
 
-    /// Runs a collective whose members have agreed; `renewal` is set if they have agreed anew. Otherwise a notice that a
-    /// member has other terms lets this member agree anew too.
+    /// Runs a collective whose members have agreed; `renewal` is set if they have repeated their agreement. Otherwise
+    /// this member repeats it if another member gives notice of other terms.
     fn run(
         &self,
         step: &StepCollectives,
@@ -427,7 +431,7 @@ impl SessionCollectives {
         run.follow(course, is_first);
     }
 
-    /// Returns the callback by which a member that runs a collective agrees anew.
+    /// Returns the callback by which a member repeats the agreement on a collective that it is already running.
     fn renewing(&self, step: &StepCollectives, request: &Request, run: &Arc<Running>) -> Renew {
         let (own, run) = (self.this.clone(), Arc::downgrade(run));
         let (step, request) = (step.clone(), request.clone());
@@ -465,7 +469,7 @@ impl SessionCollectives {
         request.timeout.unwrap_or(self.timeout)
     }
 
-    /// Takes part in a collective that is in no bucket, or in one that is divided.
+    /// Takes part in a collective that is in no bucket, or in a bucket that some members do not have.
     fn start_alone(&self, step: &StepCollectives, request: Request, finish: Finish) {
         let request = Request { bucket: None, ..request };
         let timeout = self.timeout_of(&request);
@@ -479,8 +483,8 @@ impl SessionCollectives {
         }
     }
 
-    /// Agrees on an instance whose terms are not those of earlier steps, `known`, and runs it; in a bucket if `place` is set
-    /// and all members have the same.
+    /// Agrees on an instance that is new or whose terms differ from those of earlier steps (`known`), and runs it. It
+    /// runs in the bucket `place` if that is set and all members have the same bucket.
     fn agree_and_run(
         &self,
         step: &StepCollectives,
@@ -497,8 +501,9 @@ impl SessionCollectives {
         self.negotiate(step.clone(), request, run, renewed, place);
     }
 
-    /// Agrees on the request's instance with its other members, and runs it. `renewal` is set if they agree anew. `place` is
-    /// the bucket in which the members run the instance if all have the same, and the number of the instance in it.
+    /// Agrees on the request's instance with the other members, and runs it. `renewal` is set if they repeat an earlier
+    /// agreement. `place` is a bucket, in which the instance runs if all members have it, and the index of the instance
+    /// in it.
     fn negotiate(
         &self,
         step: StepCollectives,
@@ -536,9 +541,10 @@ impl SessionCollectives {
         ending.abort_at_end(negotiation.abort_handle());
     }
 
-    /// Sends all other members the notice that this member has other terms than those agreed on, in place of its first
-    /// transfers. A member that receives the notice agrees anew too. The source of a broadcast receives nothing: if it goes
-    /// on under the terms of before, its elements tell.
+    /// Gives all other members notice that this member's terms differ from those agreed on; the notice takes the place
+    /// of its first transfers, and its receivers repeat the agreement too. The source of a broadcast receives no
+    /// transfers and so no notice: if it still sends its elements under the old terms, this member fails when they
+    /// arrive.
     fn announce_change(&self, step: &StepCollectives, request: &Request, known: &Known, run: &Arc<Running>) {
         let name = match known.bucket {
             Some(digest) if !self.take_notice(step.id, request, digest) => return,
@@ -569,7 +575,7 @@ impl SessionCollectives {
     }
 }
 
-/// Returns the error of a member with changed terms if the source of a broadcast goes on under the terms of before.
+/// Returns the error of a member with changed terms when a broadcast's source still sends under the old terms.
 fn goes_on(request: &Request, source: &DeviceName) -> Error {
     let (instance, node) = (request.instance_key, &request.node.name);
     let own = format!("'{node}' on {}", request.device.name());
@@ -585,21 +591,21 @@ fn goes_on(request: &Request, source: &DeviceName) -> Error {
     ))
 }
 
-/// Returns the number of the request's iteration within its step.
+/// Returns a number that identifies the request's loop iteration within its step.
 fn renewal(request: &Request) -> u64 {
     fingerprint::combine(request.position.enclosing, request.position.iteration)
 }
 
 impl Group {
-    /// Returns whether the group is that of a member's request: the sizes are equal, and the member of a communicator has
-    /// the same rank.
+    /// Returns whether the group fits a member's request: the sizes are equal, and the member of a communicator has the
+    /// rank that it requests.
     fn suits(&self, request: &Request) -> bool {
         let rank = request.placed.as_ref().map(|placed| placed.rank as usize);
         let has_rank = rank.is_none_or(|rank| self.has_at(rank, request));
         self.members.len() == request.group_size as usize && has_rank
     }
 
-    /// Returns whether the request's member has a rank.
+    /// Returns whether the request's device is the member of this rank.
     fn has_at(&self, rank: usize, request: &Request) -> bool {
         self.members.get(rank).is_some_and(|member| member.name == *request.device.name())
     }
@@ -609,9 +615,9 @@ fn group_key(request: &Request) -> GroupKey {
     (request.group_key, request.placed.is_some(), request.device.name().clone())
 }
 
-/// Returns the name of a request's collective in the keys of its transfers: the keys of group and instance, and the frame
-/// and iteration of the loop, as in TensorFlow's keys. Between members of this implementation the frame is named by the
-/// iterations around it, because the loops of members in one graph have different names.
+/// Returns the name of a request's collective in the keys of its transfers: the keys of group and instance, and the
+/// frame and iteration of the loop, as in TensorFlow's keys. Between members of this implementation, the numbers of the
+/// enclosing iterations replace the frame's name, because the loops of members in one graph have different names.
 fn name(request: &Request, has_foreign: bool) -> String {
     let Request { group_key, instance_key, position, placed, .. } = request;
     let kind = if placed.is_some() { "communicator:" } else { "" };

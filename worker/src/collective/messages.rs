@@ -46,13 +46,13 @@ pub(crate) fn join_of(call: &tonic::Request<pb::CompleteGroupRequest>) -> Result
     })
 }
 
-/// Returns the time by which a member needs the answer to a call; `None` if the member does not tell.
+/// Returns the time by which a member needs the answer to a call; `None` if the header has none.
 pub(crate) fn deadline_of<T>(call: &tonic::Request<T>) -> Option<Instant> {
     let left = call.metadata().get(TIMEOUT_KEY)?.to_str().ok()?.parse().ok()?;
     Instant::now().checked_add(Duration::from_millis(left))
 }
 
-/// Returns the id of the member's step in the header of a call; 0 if the member does not tell.
+/// Returns the id of the member's step in the header of a call; 0 if the header has none.
 fn step_id_of<T>(call: &tonic::Request<T>) -> i64 {
     call.metadata().get(STEP_KEY).and_then(|id| id.to_str().ok()?.parse().ok()).unwrap_or_default()
 }

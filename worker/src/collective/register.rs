@@ -1,6 +1,6 @@
-//! The register of a group leader: which devices have joined which groups, and which members have agreed on which
-//! instances. It is a value without sockets and clocks: a call either returns the answers that it makes possible, or
-//! keeps the caller until later calls do.
+//! The register of a group leader: the devices that have joined each group, and the members that have agreed on each
+//! instance. It is a value without sockets and clocks: a call returns all answers that it makes possible, and a caller
+//! whose answer is not yet possible is stored until a later call makes it possible.
 
 mod group;
 mod instance;
@@ -19,14 +19,14 @@ use proto::Status;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// Answers that have become possible: each with its caller.
+/// Answers that have become possible, each with the caller that waits for it.
 pub(crate) type Answers<W, T> = Vec<(W, Result<T, Status>)>;
 
 /// The groups and instances of a leader. `G` and `I` are the callers that wait for a group or an instance.
 #[derive(Debug)]
 pub(crate) struct Register<G, I> {
     groups: FxHashMap<GroupKey, Group<G, I>>,
-    /// The last steps that have failed in a session, with the failures: members that come for them later are refused.
+    /// The last steps that have failed in a session, with the failures: later calls for these steps are refused.
     failed: VecDeque<(i64, Status)>,
     /// The most bytes that the records of all groups may take.
     held: usize,
@@ -43,14 +43,14 @@ pub(crate) trait Caller {
 /// Number of failed steps that are remembered.
 const MAX_FAILED: usize = 256;
 
-/// The members of a group that have come, by the names of their devices.
+/// The members of a group that have joined it, by the names of their devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attendance {
     /// Number of members of the group.
     pub(crate) size: usize,
     /// The members that have joined the group.
     pub(crate) come: Vec<String>,
-    /// The members of a complete group that have not come to the instance.
+    /// The members of a complete group that have not yet called for the instance.
     pub(crate) missing: Vec<String>,
 }
 
@@ -82,9 +82,10 @@ impl<G, I> Default for Register<G, I> {
 }
 
 impl<G: Caller, I: Caller> Register<G, I> {
-    /// Joins a device to a group. A member that joins from another session than before begins the group anew, because
-    /// its earlier program has ended. A device that is refused fails the group if it is not complete, for the members that
-    /// wait and for those that come later; a step of a session that has been told begins the group anew.
+    /// Joins a device to a group. A member that joins from another session than before replaces the group with a new
+    /// one, because its earlier program has ended. If a device is refused while the group is incomplete, the join fails
+    /// for all members that wait and for those that join later; a later step of a session that has received this error
+    /// replaces the group.
     pub(crate) fn join(&mut self, join: Join, caller: G) -> Answers<G, Met> {
         if let Some(failure) = self.failure_of(join.step_id) {
             return vec![(caller, Err(failure))];
@@ -123,9 +124,9 @@ impl<G: Caller, I: Caller> Register<G, I> {
         answers
     }
 
-    /// Records a member's terms of an instance. The members are answered when all have come, those of a broadcast with the
-    /// rank of its source. Terms that differ fail all members, also those that come later. A member that comes again
-    /// after a failure begins the instance anew.
+    /// Records a member's terms of an instance. The members are answered when all of them have called; for a broadcast,
+    /// the answer has the rank of its source. Terms that differ are an error for all members, also for those that call
+    /// later. A member that calls again after a failure replaces the instance with a new one.
     pub(crate) fn agree(&mut self, agree: Agree, caller: I) -> Answers<I, Agreement> {
         if let Some(failure) = self.failure_of(agree.step_id) {
             return vec![(caller, Err(failure))];
@@ -211,7 +212,7 @@ impl<G: Caller, I: Caller> Register<G, I> {
         (joining, agreeing)
     }
 
-    /// Ends a step that has failed in one session. Returns the callers that wait in this step.
+    /// Records that a step has failed in one session. Returns the callers that wait in this step.
     pub(crate) fn fail_step(&mut self, step_id: i64, failure: &Status) -> (Vec<G>, Vec<I>) {
         if self.failed.len() == MAX_FAILED {
             self.failed.pop_front();
@@ -247,8 +248,8 @@ impl<G: Caller, I: Caller> Register<G, I> {
         groups.flat_map(|group| group.members.iter().flat_map(|members| members.iter().cloned())).collect()
     }
 
-    /// Returns the members that have joined a group, and those that have not come to an instance of a complete group.
-    /// `None` if the group does not exist.
+    /// Returns the members that have joined a group, and those that have not called for an instance of a complete
+    /// group. `None` if the group does not exist.
     pub(crate) fn attendance(&self, group: GroupKey, instance_key: Option<i32>) -> Option<Attendance> {
         let group = self.groups.get(&group)?;
         let come = group.joined.iter().map(|joined| joined.device.name.to_string()).collect();
@@ -260,12 +261,12 @@ impl<G: Caller, I: Caller> Register<G, I> {
         Some(Attendance { size: group.size, come, missing })
     }
 
-    /// Says which members of a group have come.
+    /// Returns a sentence that names the members that have joined a group.
     pub(crate) fn who_has_joined(&self, group: GroupKey) -> String {
         self.attendance(group, None).map_or("no member has come".into(), |seen| seen.who_has_joined())
     }
 
-    /// Says which members of an instance have not come.
+    /// Returns a sentence that names the members that have not called for an instance.
     pub(crate) fn who_is_missing(&self, group: GroupKey, instance_key: i32) -> String {
         let seen = self.attendance(group, Some(instance_key));
         seen.map_or("the group has ended".into(), |seen| seen.who_is_missing())

@@ -5,7 +5,8 @@ use device::collective::Operation;
 use graph::tensor::ALIGNMENT;
 use std::ops::Range;
 
-/// Largest input in bytes that every member of a reduction sends whole to every other: one phase instead of two.
+/// Largest input in bytes that every member of a reduction sends whole to every other member, in one phase instead of
+/// two.
 const MAX_ONE_SHOT: usize = 32 << 10;
 
 /// The elements that a member exchanges with another member, whose rank is `peer`.
@@ -13,7 +14,7 @@ const MAX_ONE_SHOT: usize = 32 << 10;
 pub(super) struct Transfer {
     pub(super) peer: usize,
     pub(super) elements: Range<usize>,
-    /// The transfer's number in TensorFlow's keys of ring algorithms.
+    /// The transfer's number in the keys of TensorFlow's ring algorithms.
     pub(super) section: usize,
 }
 
@@ -22,17 +23,17 @@ pub(super) struct Transfer {
 pub(super) enum Source {
     Input,
     Output,
-    /// The elements that the phase before has combined, all of them.
+    /// All elements that the previous phase has combined.
     Combined,
 }
 
-/// The treatment of the elements that a member has received in a phase.
+/// The operation on the elements that a member has received in a phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Then {
-    /// It stores each transfer at its range of the output.
+    /// The member stores each transfer at its range of the output.
     Place,
-    /// It combines all transfers with its own input's elements at `input`, in the order of the ranks, and stores the
-    /// result in the output from `output` on. The result is final if `is_final`.
+    /// The member combines all transfers with its own input's elements at `input`, in the order of the ranks, and
+    /// stores the result in the output from `output` on. The result is final if `is_final`.
     Combine { input: Range<usize>, output: usize, is_final: bool },
 }
 
@@ -55,7 +56,8 @@ pub(super) enum ForeignKey {
 pub(super) struct Phase {
     pub(super) source: Source,
     pub(super) sends: Vec<Transfer>,
-    /// The transfers that the member receives, in the order of the ranks; ranges of the output if they are placed.
+    /// The transfers that the member receives, in the order of the ranks; with [`Then::Place`] their ranges are those
+    /// of the output.
     pub(super) receives: Vec<Transfer>,
     pub(super) then: Then,
     pub(super) foreign_key: ForeignKey,
@@ -64,7 +66,8 @@ pub(super) struct Phase {
 /// One member's schedule of a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Schedule {
-    /// Elements of the input that the member copies to its output, and the position of the copy; none of a reduction.
+    /// Elements of the input that the member copies to its output, and the position of the copy; `None` for a
+    /// reduction.
     pub(super) copies: Option<(Range<usize>, usize)>,
     pub(super) phases: Vec<Phase>,
 }
@@ -73,7 +76,7 @@ pub(super) struct Schedule {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member {
     pub(super) rank: usize,
-    /// Number of members.
+    /// Number of members of the group.
     pub(super) size: usize,
     /// The rank of the source of a broadcast, or of the root.
     pub(super) source: Option<usize>,
@@ -159,8 +162,8 @@ impl Schedule {
         }
     }
 
-    /// Returns the schedule of one member of a group with members of TensorFlow, which has one device a task: rings for
-    /// reductions and gathers, a tree for broadcasts. `None` for operations that TensorFlow does not have.
+    /// Returns the schedule of one member of a group with members of TensorFlow, in which each task has one device:
+    /// rings for reductions and gathers, a tree for broadcasts. `None` for operations that TensorFlow does not have.
     pub(super) fn foreign(operation: Operation, member: Member) -> Option<Schedule> {
         let Member { rank, size, count, .. } = member;
         let all = 0..count;
@@ -219,8 +222,9 @@ fn back(rank: usize, steps: usize, size: usize) -> usize {
 }
 
 impl Member {
-    /// Returns the schedule of a reduction in a ring: in the first pass each chunk goes round and every member adds its
-    /// own elements, in the second the results go round. The chunk's sizes are TensorFlow's.
+    /// Returns the schedule of a reduction in a ring: in the first pass each chunk travels round the ring and every
+    /// member adds its own elements, in the second pass the results travel round. The chunks have the sizes of
+    /// TensorFlow's.
     fn ring_reduction(&self) -> Schedule {
         let Member { rank, size, count, width, .. } = *self;
         let length = foreign_chunk(count, size, width);
@@ -247,7 +251,7 @@ impl Member {
     }
 
     /// Returns the member's parent and children in TensorFlow's binary tree of a broadcast. A source other than rank 0
-    /// stands before all others, and also sends to ranks 0 and 1.
+    /// is an additional root, and also sends to ranks 0 and 1.
     fn tree(&self) -> (Option<usize>, Vec<usize>) {
         let Member { rank, size, .. } = *self;
         let source = self.source.unwrap_or(0);
@@ -272,7 +276,7 @@ impl Member {
         }
     }
 
-    /// Returns the phase in which the member sends `own` to all others, and places what they send.
+    /// Returns the phase in which the member sends `own` to all others, and places the elements that they send.
     fn share(&self, source: Source, own: Range<usize>, place: impl Fn(usize) -> Range<usize>) -> Phase {
         Phase {
             source,
@@ -318,8 +322,8 @@ impl Member {
     }
 }
 
-/// Returns the elements that member `of` combines in a reduction of `count` elements. Every chunk begins at a multiple of
-/// [`ALIGNMENT`] bytes, so that it can be sent from the input's memory; the sizes differ by at most that.
+/// Returns the elements that member `of` combines in a reduction of `count` elements. Every chunk begins at a multiple
+/// of [`ALIGNMENT`] bytes, so that it can be sent from the input's memory; the sizes differ by at most [`ALIGNMENT`].
 fn chunk(count: usize, size: usize, width: usize, of: usize) -> Range<usize> {
     let line = (ALIGNMENT / width).max(1);
     let lines = count.div_ceil(line);
@@ -327,8 +331,9 @@ fn chunk(count: usize, size: usize, width: usize, of: usize) -> Range<usize> {
     start(of)..start(of + 1)
 }
 
-/// Returns the number of elements of the chunks of TensorFlow's rings, of which the last are shorter. TensorFlow rounds a
-/// chunk up to a multiple of 64 bytes, and adds 64 bytes to one that is such a multiple, unless it has less than 64.
+/// Returns the number of elements of the chunks of TensorFlow's rings, of which the last are shorter. TensorFlow rounds
+/// a chunk up to a multiple of 64 bytes, and adds 64 bytes to a chunk that already is such a multiple; it does neither
+/// with a chunk of less than 64 bytes.
 fn foreign_chunk(count: usize, size: usize, width: usize) -> usize {
     let bytes = count.div_ceil(size) * width;
     let added = if bytes < ALIGNMENT { ALIGNMENT - bytes } else { ALIGNMENT - bytes % ALIGNMENT };

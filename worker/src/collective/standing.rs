@@ -1,5 +1,5 @@
-//! The question where a task stands in a step, which a member of a collective asks when it has waited for long, and the
-//! answer. They travel in the headers of GetStatus, which servers of TensorFlow ignore.
+//! Queries of a task's progress in a step, sent by a member of a collective that has waited for long, and their
+//! answers. They travel in the headers of GetStatus, which servers of TensorFlow ignore.
 
 use super::register::Attendance;
 use crate::steps::{StepState, Steps};
@@ -14,7 +14,8 @@ const STANDING_KEY: &str = "anabranch-standing-bin";
 /// Largest length of the text of an answer, bytes. The header of a response must not be much longer.
 const MAX_TEXT: usize = 1 << 10;
 
-/// Largest number of members that an answer names, of those that have come and of those that have not.
+/// Largest number of members that an answer names, in each of the two lists, of members that have come and that have
+/// not.
 const MAX_MEMBERS: usize = 16;
 
 /// Number of nodes, and of awaited tensors, that an answer names.
@@ -26,7 +27,8 @@ const MAX_OTHER_STEPS: usize = 2;
 /// The beginning of the names of collective ops.
 const COLLECTIVE_OP: &str = "Collective";
 
-/// The question where a task stands in a step, and, to a leader, who has come to an instance of a group.
+/// A query of a task's progress in a step and, if the task is the leader, of the members that have come to an instance
+/// of a group.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct Question {
     #[prost(int64, tag = "1")]
@@ -35,15 +37,15 @@ pub(super) struct Question {
     pub(super) group_key: i32,
     #[prost(bool, tag = "3")]
     pub(super) is_communicator: bool,
-    /// `None` for an operation that only joins the group.
+    /// The instance's key; `None` for an operation that only joins the group.
     #[prost(int32, optional, tag = "4")]
     pub(super) instance_key: Option<i32>,
 }
 
-/// The answer of a task.
+/// A task's answer to a [`Question`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Answer {
-    /// The task's place in the step, such as `its step 812 waits for 'dequeue'`.
+    /// The task's progress in the step, such as `its step 812 waits for 'dequeue'`.
     #[prost(string, tag = "1")]
     pub(super) text: String,
     /// Number of members of the group; 0 if the task does not lead it.
@@ -93,7 +95,7 @@ pub(crate) fn answer_standing(worker: &Worker, call: &MetadataMap, response: &mu
     response.insert_bin(STANDING_KEY, BinaryMetadataValue::from_bytes(&answer.encode_to_vec()));
 }
 
-/// Says where this task stands in a step: it has not begun the step, waits in it or computes, or has ended it.
+/// Returns a description of this task's progress in a step: the step has not begun here, waits, computes, or has ended.
 pub(super) fn standing(steps: &Steps, step_id: i64) -> String {
     let text = match steps.get(step_id) {
         Some(step) if step.is_running() => format!("its step {step_id} {}", doing(&step)),
@@ -109,8 +111,8 @@ pub(super) fn standing(steps: &Steps, step_id: i64) -> String {
     }
 }
 
-/// Says for which nodes and tensors a step waits. Nodes that are no collectives come first, because they may be the
-/// reason for which the step is late.
+/// Returns a description of the nodes and tensors for which a step waits. Nodes that are no collectives come first,
+/// because they may be the reason for the step's delay.
 fn doing(step: &StepState) -> String {
     let (collectives, others): (Vec<_>, Vec<_>) =
         step.activity.waiting().into_iter().partition(|node| node.op.name().starts_with(COLLECTIVE_OP));
@@ -123,7 +125,7 @@ fn doing(step: &StepState) -> String {
     }
 }
 
-/// Joins the first [`MAX_NAMED`] names; `None` if there are none.
+/// Joins the first [`MAX_NAMED`] names into one text; `None` if there are no names.
 fn some(names: Vec<String>) -> Option<String> {
     let first = names.get(..MAX_NAMED).unwrap_or(&names).join(", ");
     match names.len() {
@@ -133,7 +135,7 @@ fn some(names: Vec<String>) -> Option<String> {
     }
 }
 
-/// Says which other steps run on this task.
+/// Returns a description of the other steps that run on this task.
 fn others(steps: &Steps, step_id: i64) -> String {
     let mut running: Vec<Arc<StepState>> = Vec::new();
     steps.for_each(|step| {

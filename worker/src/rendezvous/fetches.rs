@@ -128,7 +128,7 @@ impl Drop for FetchAnswer {
     }
 }
 
-/// Converts the status that another task answered into an error of the step in this process.
+/// Converts a status answered by another task into an error of the step in this process.
 pub(crate) fn to_error(status: Status) -> Error {
     let error = Error::new(status.code, status.message);
     if status.derived { error.derived() } else { error }

@@ -77,8 +77,8 @@ impl StepRendezvous {
         }
     }
 
-    /// Adds tasks whose devices take part in collectives of the step. They learn its failure also if their part of the
-    /// step belongs to the session of another master.
+    /// Adds tasks whose devices take part in collectives of the step. These tasks are told of the step's failure even
+    /// if their part of the step belongs to the session of another master.
     pub(crate) fn add_members(&self, routes: Vec<Arc<Route>>) {
         self.pushes.add_members(self.step_id, routes);
     }
@@ -98,8 +98,8 @@ impl StepRendezvous {
         self.fetches.has_restarted_peer()
     }
 
-    /// Returns the end of an error message that names the values that the step awaits from other tasks; empty
-    /// if there are none.
+    /// Returns the end of an error message naming the values that the step awaits from other tasks; empty if there are
+    /// none.
     pub(crate) fn awaited(&self) -> String {
         self.fetches.awaited()
     }
@@ -238,8 +238,8 @@ impl StepRendezvous {
         Ok(())
     }
 
-    /// Sends a value to another task once the standby has applied all changes made before: other tasks must
-    /// not see the consequences of a change that could be lost.
+    /// Sends a value to another task once the standby has applied all changes made before: otherwise other tasks could
+    /// see the consequences of a change that is then lost.
     fn send_when_replicated(&self, primary: &Arc<Primary>, key: &Arc<RendezvousKey>, sent: Sent) {
         let bound = self.self_ref.get().and_then(Weak::upgrade).zip(self.remote.get().cloned());
         // A step that no longer exists sends no values.
@@ -349,8 +349,8 @@ impl Rendezvous for StepRendezvous {
         device: &Arc<Device>,
         tensor: &DeviceTensor,
     ) -> bool {
-        // Values of a replicated task are not shared with the peer, because they may have to wait for the standby, and
-        // wait in host memory.
+        // Values of a replicated task are not shared with the peer, because a value may have to wait for the standby,
+        // and it waits in host memory.
         let remote = self.remote_for(key).filter(|remote| remote.primary.is_none());
         let Some(remote) = remote.filter(|_| tensor.memory.len() >= peer_buffer::MIN_SHARED_BYTES) else {
             return false;

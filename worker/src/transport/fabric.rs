@@ -25,14 +25,14 @@ pub trait Fabric: Send + Sync + fmt::Debug {
     /// Begins the sending end of a link. Returns the text, in one line, by which the receiving end connects.
     ///
     /// # Errors
-    /// The adapter's.
+    /// Those of the adapter.
     fn lender(&self) -> io::Result<(Box<dyn Lender>, String)>;
 
     /// Begins the receiving end of a link from the sender's text. Returns the text, in one line, that completes the sender's
     /// end. May block.
     ///
     /// # Errors
-    /// `InvalidData` for a malformed text, and the adapter's.
+    /// `InvalidData` for a malformed text, and those of the adapter.
     fn borrower(&self, offer: &str) -> io::Result<(Arc<dyn Borrower>, String)>;
 }
 
@@ -41,17 +41,17 @@ pub trait Lender: Send + Sync + fmt::Debug {
     /// Completes the end by the receiver's text. May block.
     ///
     /// # Errors
-    /// `InvalidData` for a malformed text, and the adapter's.
+    /// `InvalidData` for a malformed text, and those of the adapter.
     fn complete(&self, answer: &str) -> io::Result<()>;
 
     /// Lets the receiver read a buffer, which does not change, until the registration is dropped.
     ///
     /// # Errors
-    /// The adapter's, for instance if no more memory can be registered.
+    /// Those of the adapter, for instance if no more memory can be registered.
     fn register(&self, buffer: &Arc<Buffer>) -> io::Result<Box<dyn Registration>>;
 }
 
-/// Memory that the receiver may read. After the drop a read of it fails.
+/// Memory that the receiver may read. A read of the memory fails once the registration was dropped.
 pub trait Registration: Send + Sync + fmt::Debug {
     fn remote(&self) -> RemoteMemory;
 }
@@ -69,7 +69,7 @@ pub trait Borrower: Send + Sync + fmt::Debug {
     /// written after the call has returned.
     ///
     /// # Errors
-    /// `TimedOut` at the deadline, and the adapter's, for instance for memory that is not registered.
+    /// `TimedOut` at the deadline, and those of the adapter, for instance for memory that is not registered.
     fn read(&self, from: RemoteMemory, into: &mut [u8], deadline: Instant) -> io::Result<()>;
 
     /// Ends the reads in progress with an error, and refuses others.
@@ -96,7 +96,7 @@ impl Lending {
         }
     }
 
-    /// Takes the receiver's answer to the offer; `None` for an answer without an offer.
+    /// Removes and returns the offered end when the receiver has answered; `None` if no offer is pending.
     pub(super) fn take_offered(&mut self) -> Option<Arc<dyn Lender>> {
         match std::mem::take(self) {
             Lending::Offered(lender) => Some(lender),

@@ -11,7 +11,8 @@ use std::net::SocketAddr;
 pub(crate) const INVITATION_REQUEST_KEY: &str = "anabranch-meet";
 /// Metadata key of the invitation in the answer.
 pub(crate) const INVITATION_KEY: &str = "anabranch-invitation";
-/// Metadata key of the kind of fabric that the inviting process has. Processes of earlier versions send and read none.
+/// Metadata key of the kind of fabric that the inviting process has. Processes of earlier versions neither send nor
+/// read it.
 pub(crate) const FABRIC_KEY: &str = "anabranch-fabric";
 
 /// The version of the protocol of links, which must be equal at both ends.
@@ -106,7 +107,7 @@ pub(super) struct Caller {
     /// The tasks to which the worker's cluster spec gives the accepting end's address. The worker pushes the
     /// values for these tasks.
     pub(super) receivers: Vec<String>,
-    /// The text by which the accepting end connects to this end's fabric; only for a process that has said that it has a
+    /// The text by which the accepting end connects to this end's fabric; only sent to a process that has announced a
     /// fabric of the same kind.
     pub(super) fabric: Option<String>,
 }

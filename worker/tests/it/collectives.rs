@@ -56,7 +56,7 @@ async fn sixty_four_members_make_no_call_in_the_steps_after_the_first() -> Test 
             _ => assert_eq!(calls, expected_calls),
         }
     }
-    // The master's calls: it runs each task's part, and cleans it up.
+    // The master makes only these calls: it runs each task's part and cleans it up.
     let is_master = |call: &&String| call.ends_with("/RunGraph") || call.ends_with("/CleanupGraph");
     assert_eq!(expected_calls.iter().filter(is_master).count(), expected_calls.len(), "{expected_calls:?}");
     Ok(())

@@ -35,7 +35,8 @@ type Part = (Tensor, Transfer<DeviceTensor>);
 #[derive(Debug)]
 struct Fabric {
     mode: Mutex<Mode>,
-    /// By key: the number of times that each connected member has been asked, and the parts of each that wait.
+    /// The communicators by key: for each connected member, the number of times that it was queried, and its parts that
+    /// wait.
     communicators: Mutex<BTreeMap<Vec<u8>, BTreeMap<usize, Side>>>,
     keys: AtomicUsize,
     reductions: AtomicUsize,
@@ -57,7 +58,7 @@ impl std::fmt::Debug for Side {
 #[derive(Debug)]
 struct Library {
     fabric: Arc<Fabric>,
-    /// `None` if the library is missing.
+    /// The name of the physical device; `None` if the library is missing.
     identity: Option<String>,
 }
 
@@ -89,7 +90,7 @@ impl DeviceCollectives for Library {
 }
 
 impl Communicator {
-    /// Calls `then` with the sides of the communicator; fails if a member has aborted.
+    /// Calls `then` with all members' sides of the communicator; fails if a member has aborted.
     fn with<T>(&self, then: impl FnOnce(&mut BTreeMap<usize, Side>) -> T) -> device::Result<T> {
         let mut communicators = self.fabric.communicators.lock();
         match communicators.get_mut(&self.place.key) {
@@ -106,7 +107,7 @@ impl DeviceCommunicator for Communicator {
             let count = sides.len();
             let side = sides.entry(self.place.rank).or_default();
             side.asked += 1;
-            // The library is slow: it takes a few questions.
+            // A slow library connects only after a few queries.
             mode != Mode::HangsInConnect && count == self.place.size && side.asked > 3
         })
     }
@@ -294,7 +295,7 @@ impl TestCluster {
     }
 }
 
-/// Returns the graph of two sums over both tasks; the places of the reductions are those that a master would note.
+/// Returns the graph of two sums over both tasks; the reductions have the places that a master would assign.
 fn graph(hint: &str) -> Test<Graph> {
     let sum = |name: &str, input: &str, task: usize, key: usize| {
         format!(
@@ -361,7 +362,7 @@ async fn one_device_twice_is_refused_before_the_library_is_called() -> Test {
         cluster.check(&registered, step).await?;
     }
     assert_eq!(cluster.fabric.keys.load(Ordering::Acquire), 1);
-    // A program that asks for the library learns the reason.
+    // A program that demands the library gets an error with the reason.
     let registered = cluster.register(&graph("nccl")?).await?;
     let error = cluster.run(&registered, 9).await?.err().ok_or("the step succeeded")?;
     assert!(error.message.contains("are one physical device, machine/gpu 0"), "{error:?}");

@@ -204,7 +204,7 @@ async fn large_tensors_are_read_by_the_fabric_and_small_ones_are_sent() -> Test 
     let before = network.reads();
     run(&session, 1000, &mut steps, || true).await?;
     assert_eq!(network.reads(), before);
-    // All lent memory is given back.
+    // All lent memory is returned.
     let deadline = Instant::now() + LONG;
     while !network.memory.lock().is_empty() {
         assert!(Instant::now() < deadline, "memory is still lent");

@@ -8,9 +8,9 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
-/// The header field of CompleteGroup by which a worker calls its job's assembly, and gets the answer. A request has the
-/// words `join WORKER EPOCH LEAST MOST HAS_VALUES`, `watch WORKER EPOCH KNOWN` or `finish WORKER EPOCH STEP`, an answer
-/// numbers.
+/// The header field of CompleteGroup by which a worker calls its job's assembly, and gets the answer. The value of a
+/// request consists of the words `join WORKER EPOCH LEAST MOST HAS_VALUES`, `watch WORKER EPOCH KNOWN` or `finish
+/// WORKER EPOCH STEP`, the value of an answer consists of numbers.
 const ASSEMBLY_KEY: &str = "anabranch-assembly";
 
 impl AssemblyRequest {

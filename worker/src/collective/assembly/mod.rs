@@ -1,7 +1,8 @@
-//! The assemblies of jobs whose workers come and go, at the leader of groups. A worker comes to its job's assembly when it
-//! has opened a session; when all have come, or enough of them and nobody else for a while, an epoch begins. While a
-//! worker is in an epoch, it watches for workers that wait for the next one. Its open call shows that it is there. At the
-//! end of its training it waits until the others have ended theirs.
+//! The assemblies of jobs whose workers may join and leave during training, kept by the leader of groups. A worker
+//! calls its job's assembly when it has opened a session; an epoch begins when all workers have called, or when enough
+//! have and no other has called for a while. During an epoch each worker keeps a call open that is answered when other
+//! workers wait for the next epoch; the open call also shows that the worker is alive. At the end of its training a
+//! worker waits until the others have ended theirs.
 
 mod messages;
 mod roster;
@@ -22,10 +23,11 @@ use tokio::time::{sleep, timeout_at};
 /// Time without arrivals and losses after which an epoch begins with fewer than all workers.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Time within which a worker that was answered calls again, or is taken for lost.
+/// Time within which a worker that has received an answer must call again; otherwise it counts as lost.
 const RETURN_TIME: Duration = Duration::from_secs(10);
 
-/// Time for which a worker that has finished waits for others once one of its epoch has left for the next epoch.
+/// Time for which a finished worker waits for the other workers of its epoch after one of them has left for the next
+/// epoch.
 const FINISH_GRACE: Duration = Duration::from_secs(3);
 
 /// A worker's request to its job's assembly; see [`AssemblyCall`].
@@ -48,7 +50,7 @@ pub(crate) struct Assemblies {
     rosters: Mutex<FxHashMap<i32, Roster<Caller>>>,
 }
 
-/// A call of a worker, which is reported as ended without an answer if it is dropped before.
+/// A worker's call. Dropping it before its answer reports to the roster that it ended without an answer.
 struct Visit {
     assemblies: Arc<Assemblies>,
     job_key: i32,
@@ -71,8 +73,8 @@ impl Assemblies {
     /// epoch and its workers, a change, or the workers that have not finished.
     ///
     /// # Errors
-    /// `DeadlineExceeded` with the workers that have come and that have not, or that have not finished; `Aborted` if the worker comes again
-    /// meanwhile; `InvalidArgument` for bounds that are not those of the other workers.
+    /// `DeadlineExceeded` with the workers that have come and that have not, or that have not finished; `Aborted` if
+    /// the worker calls again meanwhile; `InvalidArgument` for bounds that are not those of the other workers.
     pub(crate) async fn call(self: &Arc<Self>, request: AssemblyRequest) -> Result<Vec<i64>, Status> {
         let deadline = Instant::now() + request.patience;
         let (caller, answer) = oneshot::channel();
@@ -119,8 +121,8 @@ impl Assemblies {
 }
 
 impl Visit {
-    /// Waits for the answer, and begins the next epoch when a grace period has passed. A worker that has finished is
-    /// answered when another one has left for the next epoch for [`FINISH_GRACE`].
+    /// Waits for the answer, and begins the next epoch when a grace period has passed. A finished worker is answered
+    /// [`FINISH_GRACE`] after another worker has left for the next epoch.
     async fn wait(
         &self,
         mut answer: oneshot::Receiver<Result<Vec<i64>, Status>>,
@@ -153,7 +155,7 @@ impl Visit {
         }
     }
 
-    /// Lets the worker be lost unless it calls again in time.
+    /// Removes the worker from the roster unless it calls again within [`RETURN_TIME`].
     fn expect_return(&self) {
         let (assemblies, job_key) = (self.assemblies.clone(), self.job_key);
         let (worker, call) = (self.worker, self.call);

@@ -1,7 +1,6 @@
-//! The workers of one job at its leader: which are in the present epoch or have finished in it, and which wait for the next
-//! one. The roster is a
-//! value without sockets and clocks: a call either returns the answers that it makes possible, or keeps the caller until
-//! later calls do.
+//! The workers of one job, kept by its leader: those in the present epoch, those that have finished in it, and those
+//! that wait for the next one. The roster is a value without sockets and clocks: a call returns all answers that it
+//! makes possible, and a caller whose answer is not yet possible is stored until a later call makes it possible.
 
 use device::collective::AssemblyChange;
 use graph::Code;
@@ -9,7 +8,7 @@ use proto::Status;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A worker that comes for the next epoch.
+/// A worker that waits for the next epoch.
 #[derive(Clone, Debug)]
 pub(super) struct Arrival {
     /// The handle of the worker's own session.
@@ -28,7 +27,7 @@ pub(super) struct Watcher {
     pub(super) session: Arc<str>,
     pub(super) worker: u32,
     pub(super) epoch: i64,
-    /// The change that the worker knows.
+    /// The last change of the epoch that the worker has been told of.
     pub(super) known: i64,
 }
 
@@ -42,14 +41,14 @@ pub(super) struct Finisher {
     pub(super) step: i64,
 }
 
-/// The answer to a watcher in place of a step, if no worker has finished.
+/// The number in the answer to a watcher that stands for the absence of finished workers; otherwise it is a step.
 const NO_STEP: i64 = -1;
 
 /// Answers that have become possible, each with its caller: an epoch with its workers, a change, or the workers that have
 /// not finished.
 pub(super) type Answers<W> = Vec<(W, Result<Vec<i64>, Status>)>;
 
-/// The workers of a job. `W` are the callers that wait.
+/// The workers of a job. `W` is the type of the callers that wait.
 #[derive(Debug)]
 pub(super) struct Roster<W> {
     least: u32,
@@ -65,24 +64,24 @@ pub(super) struct Roster<W> {
     calls: u64,
 }
 
-/// A worker that is there, as far as the leader knows.
+/// A worker that the leader has not lost.
 #[derive(Debug)]
 struct Present<W> {
     session: Arc<str>,
     /// The number of the worker's last call.
     call: u64,
-    /// `None` between two calls.
+    /// The caller of the worker's open call; `None` between two calls.
     caller: Option<W>,
     place: Place,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// In the present epoch, with the change that the worker knows.
+    /// The worker is in the present epoch; `known` is the last change of the epoch that it has been told of.
     Member { known: i64 },
-    /// Waits for the next epoch.
+    /// The worker waits for the next epoch.
     Candidate { has_values: bool },
-    /// A member of the present epoch that has ended its training after a step.
+    /// The worker has ended its training in the present epoch, after step `step`.
     Finished { step: i64 },
 }
 
@@ -151,8 +150,8 @@ impl<W> Roster<W> {
         (self.calls, self.tell())
     }
 
-    /// Records that a worker has ended its training, which is answered when all workers of its epoch have ended theirs or
-    /// left. It is answered at once if the epoch is over. Returns the number of the call.
+    /// Records that a worker has ended its training, and waits for the others. The call is answered when all workers of
+    /// the epoch have ended their training or left, at once if the epoch is over. Returns the number of the call.
     pub(super) fn finish(&mut self, finisher: Finisher, caller: W) -> (u64, Answers<W>) {
         self.calls += 1;
         let Finisher { session, worker, epoch, step } = finisher;
@@ -175,14 +174,15 @@ impl<W> Roster<W> {
         (self.calls, answers)
     }
 
-    /// Returns a number that is another one after each arrival and loss.
+    /// Returns the number of changes so far, which grows with each arrival and loss.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Begins the next epoch with those who have come, because a grace period has passed since the change with the given
-    /// number. It does not begin if others have come or are lost since, if workers of the present epoch have not come
-    /// yet, or if the workers are too few or have no variables.
+    /// Begins the next epoch with the workers that wait for it, because a grace period has passed since the change with
+    /// the given number. No epoch begins if workers have arrived or are lost since then, if workers of the present
+    /// epoch do not wait for the next one yet, or if the waiting workers are too few or none of them has values of the
+    /// variables.
     pub(super) fn settle(&mut self, changes: u64) -> Answers<W> {
         let is_ready = self.present.len() == self.ready() + self.finished().count()
             && self.ready() >= self.least as usize;
@@ -194,8 +194,8 @@ impl<W> Roster<W> {
     }
 
     /// Records that a call has ended without its answer, because the worker has gone. Returns true if the worker is
-    /// expected to come again, because it was told that its epoch ends: unless it comes in time, it is
-    /// [lost](Roster::lose).
+    /// expected to call again, because it was told that its epoch ends; the caller then [removes](Roster::lose) it if
+    /// it does not call in time.
     pub(super) fn leave(&mut self, worker: u32, call: u64) -> (bool, Answers<W>) {
         let of_call = self.present.get_mut(&worker).filter(|present| present.call == call);
         let Some(present) = of_call else { return (false, Vec::new()) };
@@ -206,7 +206,7 @@ impl<W> Roster<W> {
         }
     }
 
-    /// Records that a worker has gone, unless it has called again after the call with the given number.
+    /// Removes a worker, unless it has called again after the call with the given number.
     pub(super) fn lose(&mut self, worker: u32, call: u64) -> Answers<W> {
         if self.present.get(&worker).is_none_or(|present| present.call != call) {
             return Vec::new();
@@ -216,12 +216,13 @@ impl<W> Roster<W> {
         self.release()
     }
 
-    /// Returns whether a worker of the present epoch has left it for the next one.
+    /// Returns whether a worker has left the present epoch and waits for the next one.
     pub(super) fn has_left(&self) -> bool {
         self.change() == AssemblyChange::Left
     }
 
-    /// Ends the call of a worker that has finished, although others of its epoch have not. Returns these.
+    /// Ends the call of a finished worker while other workers of its epoch have not finished. Returns those other
+    /// workers.
     pub(super) fn give_up(&mut self, worker: u32, call: u64) -> Vec<i64> {
         if let Some(present) = self.present.get_mut(&worker).filter(|present| present.call == call) {
             present.caller = None;
@@ -229,7 +230,7 @@ impl<W> Roster<W> {
         self.unfinished()
     }
 
-    /// Removes the caller of a call that ends with the answer of the deadline. Returns the answer.
+    /// Removes the caller of a call whose deadline has passed. Returns the answer to the call.
     pub(super) fn expire(&mut self, worker: u32, call: u64) -> Result<Vec<i64>, Status> {
         let late = Status::new(Code::DeadlineExceeded, self.status());
         let of_call = self.present.get_mut(&worker).filter(|present| present.call == call);
@@ -242,7 +243,7 @@ impl<W> Roster<W> {
         }
     }
 
-    /// Says which workers have come for the next epoch, and which have not.
+    /// Returns a description of the workers that wait for the next epoch and of those that are missing.
     fn status(&self) -> String {
         let has_come = |worker: &u32| self.is_candidate(*worker);
         let come: Vec<u32> = self.present.keys().copied().filter(has_come).collect();
@@ -264,13 +265,13 @@ impl<W> Roster<W> {
         text
     }
 
-    /// Says which workers of the present epoch have not finished.
+    /// Returns a description of the workers of the present epoch that have not finished.
     fn unfinished_status(&self) -> String {
         let names: Vec<String> = self.unfinished().iter().map(i64::to_string).collect();
         format!("these workers of epoch {} have not finished: {}", self.epoch, names.join(", "))
     }
 
-    /// Checks that a worker has the bounds of those who wait with it.
+    /// Checks that a worker has the same bounds of the number of workers as those that wait with it.
     fn check(&self, worker: u32, least: u32, most: u32) -> Result<(), Status> {
         let mut others = self.present.keys().filter(|other| **other != worker && self.is_candidate(**other));
         match others.next() {
@@ -297,7 +298,7 @@ impl<W> Roster<W> {
         present.is_some_and(|present| !matches!(present.place, Place::Candidate { .. }))
     }
 
-    /// Returns the last steps of the workers that have finished and are still there.
+    /// Returns the last steps of the workers that have finished and are not lost.
     fn finished(&self) -> impl Iterator<Item = i64> {
         self.present.values().filter_map(|present| match present.place {
             Place::Finished { step } => Some(step),
@@ -329,7 +330,7 @@ impl<W> Roster<W> {
         self.present.values().filter(is_ready).count()
     }
 
-    /// Returns the change by which the present epoch is to end.
+    /// Returns the change that makes the present epoch end.
     fn change(&self) -> AssemblyChange {
         let mut change = AssemblyChange::None;
         for (worker, present) in &self.present {
@@ -348,7 +349,7 @@ impl<W> Roster<W> {
         vec![self.change() as i64, self.finished().min().unwrap_or(NO_STEP)]
     }
 
-    /// Returns the answers to the workers of the present epoch that do not know its change.
+    /// Returns the answers to the workers of the present epoch that have not been told of its change.
     fn tell(&mut self) -> Answers<W> {
         let (change, news) = (self.change() as i64, self.news());
         let tell = |present: &mut Present<W>| match present.place {
@@ -360,12 +361,12 @@ impl<W> Roster<W> {
         self.present.values_mut().filter_map(tell).collect()
     }
 
-    /// Returns the answers to those who have finished, if all workers of the present epoch have finished or are lost.
+    /// Returns the answers to the finished workers, if all workers of the present epoch have finished or are lost.
     fn release(&mut self) -> Answers<W> {
         if self.unfinished().is_empty() { self.answer_finished() } else { Vec::new() }
     }
 
-    /// Returns the answers to those who have finished: the workers that have not.
+    /// Returns the answers to the finished workers: the list of the workers that have not finished.
     fn answer_finished(&mut self) -> Answers<W> {
         let unfinished = self.unfinished();
         let answer = |present: &mut Present<W>| match present.place {
@@ -375,7 +376,7 @@ impl<W> Roster<W> {
         self.present.values_mut().filter_map(answer).collect()
     }
 
-    /// Begins an epoch with those who wait for it. Those who have finished in the last one wait no longer.
+    /// Begins an epoch with the workers that wait for it, and answers the workers that have finished in the last one.
     fn begin_epoch(&mut self) -> Answers<W> {
         let mut answers = self.answer_finished();
         self.present.retain(|_, present| matches!(present.place, Place::Candidate { .. }));
@@ -434,7 +435,8 @@ mod tests {
             self.roster.settle(self.roster.changes())
         }
 
-        /// Returns a job in whose first epoch are the given workers, all in session "s", which watch it.
+        /// Returns a job whose first epoch consists of the given workers, which all have session "s" and watch the
+        /// epoch.
         fn in_epoch(workers: &[u32]) -> Job {
             let mut job = Job::default();
             for &worker in workers {
@@ -465,7 +467,7 @@ mod tests {
         assert_eq!(job.settle(), []);
         let before = job.roster.changes();
         job.join(1, "s", 0);
-        // Somebody has come since the grace period began.
+        // A worker has joined since the grace period began.
         assert_eq!(job.roster.settle(before), []);
         assert_eq!(job.settle(), all(&[1, 3], &[1, 1, 3]));
     }
@@ -506,7 +508,7 @@ mod tests {
         let mut job = Job::in_epoch(&[0, 1]);
         assert_eq!(job.join(2, "s", 0).1, all(&[0, 1], &[NEWCOMER, NO_STEP]));
         assert_eq!(job.settle(), []);
-        // Those who know it are not told again; one who does not is.
+        // Workers that know of the newcomer are not told again; a worker that does not know is.
         assert_eq!(job.watch(0, "s", (1, 1)).1, []);
         assert_eq!(job.watch(1, "s", (1, 0)).1, all(&[1], &[NEWCOMER, NO_STEP]));
         let told = job.join(1, "t", 1).1;
@@ -530,7 +532,7 @@ mod tests {
         job.roster.join(without(1), 1);
         let (call, _) = job.join(0, "s", 0);
         assert!(job.roster.expire(0, call).is_err_and(|late| late.message.starts_with("have 2, need 2")));
-        // Worker 0 is between two calls.
+        // Worker 0 has been answered and has not called again.
         assert_eq!(job.settle(), []);
         job.join(0, "s", 0);
         assert_eq!(job.settle(), all(&[0, 1], &[1, 0, 1]));
@@ -550,7 +552,7 @@ mod tests {
         restarted.join(1, "t", 7);
         restarted.join(2, "t", 6);
         assert_eq!(restarted.settle(), all(&[1, 2], &[8, 1, 2]));
-        // An answer that was lost is given again.
+        // The answer is repeated, because the first one was lost.
         assert_eq!(restarted.join(2, "t", 6).1, all(&[2], &[8, 1, 2]));
     }
 
@@ -569,7 +571,7 @@ mod tests {
     #[test]
     fn workers_that_finish_wait_for_each_other_and_for_no_lost_worker() {
         let mut job = Job::in_epoch(&[0, 1, 2, 3]);
-        // The watcher of worker 0 itself is over, the others learn its last step.
+        // The call of worker 0 that watched the epoch is over; the other workers are told its last step.
         let (_, told) = job.finish(0, 40);
         assert_eq!(told[..1], all(&[0], &[OVER, NO_STEP]));
         assert_eq!(told[1..], all(&[1, 2, 3], &[FINISHED, 40]));
@@ -605,7 +607,7 @@ mod tests {
         assert_eq!(job.roster.give_up(0, call), [1, 2]);
         assert_eq!(job.settle(), []);
         job.join(2, "t", 1);
-        // The next epoch does not wait for worker 0, which is still known.
+        // The next epoch does not wait for worker 0, which is still in the roster.
         assert_eq!(job.settle(), all(&[1, 2], &[2, 1, 2]));
         assert_eq!(job.finish(0, 7).1, all(&[0], &[]));
     }

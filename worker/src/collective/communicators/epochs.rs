@@ -1,5 +1,5 @@
 //! The epochs of the communicators of a leader's groups. In an epoch all members create their sides of one communicator
-//! from one key; after a failure they meet again in the next epoch.
+//! from one key; after a failure they enter the next epoch.
 
 use crate::collective::register::{Caller, GroupKey};
 use device::device_collectives::MAX_KEY_BYTES;
@@ -8,7 +8,7 @@ use proto::Status;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Number of groups whose epochs are remembered; those for which nobody waits are dropped from there on.
+/// Number of groups whose epochs are remembered; beyond it, epochs in which no caller waits are dropped.
 const MAX_GROUPS: usize = 1 << 12;
 
 /// Largest length of the name of a physical device, bytes.
@@ -27,9 +27,10 @@ pub(crate) struct Enter {
     pub(crate) identity: String,
     /// The last epoch that the member has been in, or 0.
     pub(crate) after: u64,
-    /// The key that the member has created for an epoch, after it was told to.
+    /// The epoch for which the member has created the key, and the key; the leader had asked for it with
+    /// [`Entered::Create`].
     pub(crate) offer: Option<(u64, Vec<u8>)>,
-    /// The id of the member's step; 0 if the member does not tell.
+    /// The id of the member's step; 0 if it is unknown.
     pub(crate) step_id: i64,
 }
 
@@ -44,10 +45,10 @@ pub(crate) enum Entered {
     Refused(String),
 }
 
-/// Answers that have become possible: each with its caller.
+/// Answers that have become possible, each with the caller that waits for it.
 type Answers<W> = Vec<(W, Result<Entered, Status>)>;
 
-/// The epochs of a leader's groups; `W` are the callers that wait.
+/// The epochs of a leader's groups; `W` is the type of the callers that wait.
 #[derive(Debug)]
 pub(crate) struct Epochs<W> {
     groups: FxHashMap<GroupKey, Epoch<W>>,
@@ -64,14 +65,14 @@ struct Epoch<W> {
     is_over: bool,
 }
 
-/// A member that has entered.
+/// A member that has entered an epoch.
 #[derive(Debug)]
 struct Member<W> {
     session: Arc<str>,
     device: DeviceName,
     identity: String,
     step_id: i64,
-    /// `None` once the member is answered.
+    /// The caller that waits for the answer; `None` once the member is answered.
     caller: Option<W>,
 }
 
@@ -82,9 +83,9 @@ impl<W> Default for Epochs<W> {
 }
 
 impl<W: Caller> Epochs<W> {
-    /// Enters a member. It is answered when all members have entered and one of them has created the key: that on the
-    /// `leader`'s own task, else the first by name. A member that enters twice, from another session or after the epoch
-    /// has begun, begins the next one; those that still wait for the former are answered `Aborted`.
+    /// Enters a member. It is answered when all members have entered and one of them has created the key: the member on
+    /// the `leader`'s own task, else the first by name. An entry begins the next epoch if the member has entered this
+    /// one already or if this one is complete; callers that still wait for the earlier epoch are answered `Aborted`.
     pub(crate) fn enter(&mut self, enter: Enter, caller: W, leader: &TaskName) -> Answers<W> {
         if let Err(status) = enter.check() {
             return vec![(caller, Err(status))];
@@ -110,7 +111,7 @@ impl<W: Caller> Epochs<W> {
         answers
     }
 
-    /// Answers all members of an epoch with the key that one has created.
+    /// Answers all members of an epoch with the key that its creator offers.
     fn take_key(
         &mut self,
         group: GroupKey,
@@ -133,17 +134,17 @@ impl<W: Caller> Epochs<W> {
         waiting.chain([caller]).map(|caller| (caller, Ok(answer.clone()))).collect()
     }
 
-    /// Ends the epochs for which a failed step waits. Returns the callers that wait for them.
+    /// Ends the epochs with a member that waits in a failed step. Returns the callers that wait for these epochs.
     pub(crate) fn fail_step(&mut self, step_id: i64) -> Vec<W> {
         self.end_epochs(|member| member.step_id == step_id)
     }
 
-    /// Ends the epochs that members of a session have entered. Returns the callers that wait for them.
+    /// Ends the epochs that members of a session have entered. Returns the callers that wait for these epochs.
     pub(crate) fn close_session(&mut self, session: &str) -> Vec<W> {
         self.end_epochs(|member| &*member.session == session)
     }
 
-    /// Ends the epochs with such a member, unless all members have their answers.
+    /// Ends the epochs with a member for which `is_lost` returns true, unless all members have their answers.
     fn end_epochs(&mut self, is_lost: impl Fn(&Member<W>) -> bool) -> Vec<W> {
         let open = self.groups.values_mut().filter(|epoch| !epoch.is_over);
         let ended = open.filter(|epoch| epoch.come.iter().any(&is_lost));
@@ -152,7 +153,7 @@ impl<W: Caller> Epochs<W> {
             .collect()
     }
 
-    /// Says which members have entered the newest epoch of a group.
+    /// Returns a sentence that names the members that have entered the newest epoch of a group.
     pub(crate) fn who_has_entered(&self, group: GroupKey) -> String {
         let Some(epoch) = self.groups.get(&group) else { return "no member wants a communicator".into() };
         let names: Vec<String> = epoch.come.iter().map(|member| member.device.to_string()).collect();
@@ -164,8 +165,8 @@ impl<W: Caller> Epochs<W> {
         )
     }
 
-    /// Drops the epochs for which nobody waits if there are too many. Their members begin at epochs above those that they
-    /// remember.
+    /// Drops the epochs in which no caller waits, if there are too many. Members of a dropped epoch later enter epochs
+    /// with greater numbers than those that they remember.
     fn make_room(&mut self, group: GroupKey) {
         if self.groups.len() >= MAX_GROUPS && !self.groups.contains_key(&group) {
             self.groups.retain(|_, epoch| epoch.come.iter().any(|member| member.caller.is_some()));
@@ -187,7 +188,7 @@ impl<W> Epoch<W> {
             || self.size != enter.size
     }
 
-    /// Returns the answers that are possible when all members have come.
+    /// Returns the answers that are possible when all members have entered.
     fn complete(&mut self, leader: &TaskName) -> Answers<W> {
         self.come.sort_by(|a, b| a.device.cmp(&b.device));
         let twins = |(i, one): (usize, &Member<W>)| {
@@ -264,7 +265,7 @@ mod tests {
         TaskName::new("worker", 1)
     }
 
-    /// Returns the callers that are answered, with the answers as text.
+    /// Returns the callers that are answered, each with its answer as text.
     fn seen(answers: Answers<u32>) -> Vec<(u32, String)> {
         let text = |answer: Result<Entered, Status>| match answer {
             Ok(Entered::Key { epoch, key }) => format!("key {key:?} of {epoch}"),
@@ -342,7 +343,7 @@ mod tests {
     #[test]
     fn a_member_that_has_given_up_is_not_counted() {
         let mut epochs = Epochs::default();
-        // Callers from 1000 on have gone.
+        // Callers from 1000 on have given up.
         epochs.enter(entering(0, 0), 1000, &leader());
         assert_eq!(seen(epochs.enter(entering(1, 0), 11, &leader())), []);
         assert!(

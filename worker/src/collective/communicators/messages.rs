@@ -1,5 +1,5 @@
-//! Conversions between a member's request to enter an epoch and CompleteGroup's messages. A leader of TensorFlow, or of an
-//! earlier version, is not asked, or answers without the header.
+//! Conversions between a member's request to enter an epoch and CompleteGroup's messages. A leader of TensorFlow is not
+//! called; a leader of an earlier version answers without the header.
 
 use super::epochs::{Enter, Entered};
 use graph::Code;
@@ -8,7 +8,8 @@ use proto::{Status, pb};
 use std::sync::Arc;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
-/// The header field by which a member asks for the epoch after this one, and by which the leader tells the epoch.
+/// The header field with the epoch after which a member enters the next one, and, in the answer, with the epoch that it
+/// has entered.
 const EPOCH_KEY: &str = "anabranch-epoch";
 
 /// The header field with the name of the physical device behind a member's device.
@@ -18,7 +19,7 @@ const IDENTITY_KEY: &str = "anabranch-identity-bin";
 const OFFER_KEY: &str = "anabranch-key-bin";
 const OFFER_EPOCH_KEY: &str = "anabranch-key-epoch";
 
-/// The header field by which the leader tells the reason why the group cannot have a communicator.
+/// The header field with the reason why the group cannot have a communicator, in a leader's answer.
 const REFUSED_KEY: &str = "anabranch-refused-bin";
 
 /// Writes the fields that CompleteGroup's message does not have into its header.
@@ -31,8 +32,8 @@ pub(crate) fn write_header(enter: &Enter, header: &mut MetadataMap) {
     }
 }
 
-/// Returns the request to enter an epoch in a call of CompleteGroup; `None` for a request to join a group. The arguments
-/// are those that all requests of members have: session, whether the group is that of a communicator, and step.
+/// Returns the request to enter an epoch in a call of CompleteGroup; `None` for a request to join a group. The other
+/// arguments are the member's session, whether the group belongs to a communicator, and the step id.
 ///
 /// # Errors
 /// `InvalidArgument` for a malformed request.

@@ -1,6 +1,6 @@
-//! Communicators of devices' libraries, such as NCCL, over several processes. The leader counts the epochs of each group's
-//! communicator; each member runs its reductions in the turns that rank 0 gives out. Both are values without sockets,
-//! clocks and calls to the library.
+//! Communicators of devices' libraries, such as NCCL, over several processes. The leader counts the epochs of each
+//! group's communicator ([`epochs`]); each member runs its reductions in turns that rank 0 assigns to the steps
+//! ([`turns`]). Both are values without sockets, clocks and calls to the library.
 
 mod epochs;
 mod messages;

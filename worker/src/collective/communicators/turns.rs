@@ -1,6 +1,6 @@
-//! The order in which a member starts the reductions of a communicator: by steps, in the turns that rank 0 gives out, and
-//! within a step in the order of the plan. The library matches reductions by their order, so two steps that run at once
-//! must not mix theirs.
+//! The order in which a member starts the reductions of a communicator: step by step, in turns that rank 0 assigns, and
+//! within a step in the order of the plan. The library matches the reductions of the members by their order, so the
+//! reductions of concurrent steps must not mix.
 
 use device::Error;
 use graph::Code;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// The member's reductions in one communicator, with the state of the communicator. `R` is a reduction.
 #[derive(Debug)]
 pub(crate) struct Turns<R> {
-    /// True for rank 0, which gives out the turns.
+    /// True for rank 0, which assigns the turns.
     gives: bool,
     state: State,
     /// The number of the attempt to create a communicator; events of earlier attempts are ignored.
@@ -18,21 +18,21 @@ pub(crate) struct Turns<R> {
     steps: Vec<(i64, Turn<R>)>,
     /// The number of the turn whose reductions may start.
     current: u64,
-    /// Number of turns that rank 0 has given out in this epoch.
+    /// Number of turns that rank 0 has assigned in this epoch.
     given: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
-    /// No communicator; the last one was of this epoch.
+    /// The member has no communicator; `last` is the epoch of its last one.
     None {
         last: u64,
     },
-    /// The leader has been asked for an epoch after this one.
+    /// The leader has been asked for an epoch after `last`.
     Entering {
         last: u64,
     },
-    /// The members connect.
+    /// The members connect to each other.
     Connecting {
         epoch: u64,
     },
@@ -48,9 +48,9 @@ enum State {
 /// The reductions of a step.
 #[derive(Debug)]
 struct Turn<R> {
-    /// The epoch and the number of the step's turn, once it is given.
+    /// The epoch and the number of the step's turn, once it is assigned.
     number: Option<(u64, u64)>,
-    /// The reductions that have come, by their numbers in the order.
+    /// The reductions that have been requested and have not started, by their numbers in the order.
     waiting: BTreeMap<usize, R>,
     /// The number of the next reduction to start.
     next: usize,
@@ -62,24 +62,24 @@ struct Turn<R> {
 /// An action that follows from an event.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Action<R> {
-    /// Ask the leader for the epoch after `last`, and connect with the others.
+    /// Ask the leader for the epoch after `last`, and connect with the other members.
     Enter { attempt: u64, last: u64 },
-    /// Tell the other members the number of a step's turn.
+    /// Tell the other members the number of the turn that a step has got.
     Give { step_id: i64, epoch: u64, number: u64 },
     /// Start a reduction.
     Start { attempt: u64, reduction: R },
-    /// Reduce through host memory, for this reason.
+    /// Carry out a reduction through host memory, for this reason.
     UseHost { reduction: R, reason: String },
     /// End a reduction with an error.
     Fail { reduction: R, error: Error },
     /// Abort the communicator.
     Abort,
-    /// A step's reductions have all ended.
+    /// Remove a step, because all its reductions have ended.
     EndStep { step_id: i64 },
 }
 
 impl<R: Clone> Turns<R> {
-    /// Creates the turns of the member with a rank. `last` is the last epoch that the member has been in, or 0.
+    /// Creates the turns of the member with this rank. `last` is the last epoch that the member has been in, or 0.
     pub(crate) fn new(rank: usize, last: u64) -> Turns<R> {
         Turns {
             gives: rank == 0,
@@ -100,17 +100,17 @@ impl<R: Clone> Turns<R> {
         }
     }
 
-    /// Returns whether events of an attempt are those of the present one.
+    /// Returns whether `attempt` is the present attempt.
     pub(crate) fn is_current(&self, attempt: u64) -> bool {
         self.attempt == attempt
     }
 
-    /// Returns the reduction that has come first of those that have not ended.
+    /// Returns the first reduction that has not ended, in the order of the steps.
     pub(crate) fn first(&self) -> Option<&R> {
         self.steps.iter().find_map(|(_, turn)| turn.any())
     }
 
-    /// Returns a reduction of a step that has not ended.
+    /// Returns a reduction of the step that has not ended; `None` if there is none.
     pub(crate) fn any_of(&self, step_id: i64) -> Option<&R> {
         self.steps.iter().find(|(id, _)| *id == step_id).and_then(|(_, turn)| turn.any())
     }
@@ -142,7 +142,7 @@ impl<R: Clone> Turns<R> {
         self.advance()
     }
 
-    /// Records that the leader has begun an epoch. Returns whether the attempt goes on.
+    /// Records that the leader has begun an epoch. Returns whether the attempt is the present one and continues.
     pub(crate) fn entered(&mut self, attempt: u64, epoch: u64) -> bool {
         let is_current = self.attempt == attempt && matches!(self.state, State::Entering { .. });
         if is_current {
@@ -177,7 +177,7 @@ impl<R: Clone> Turns<R> {
         }
     }
 
-    /// Records the turn that rank 0 has given to a step of this member.
+    /// Records the turn that rank 0 has assigned to a step of this member.
     pub(crate) fn take_turn(&mut self, step_id: i64, epoch: u64, number: u64) -> Vec<Action<R>> {
         if let Some(turn) = self.turn_mut(step_id) {
             turn.number = Some((epoch, number));
@@ -185,7 +185,8 @@ impl<R: Clone> Turns<R> {
         self.advance()
     }
 
-    /// Records that a reduction has ended. Returns the reduction, unless it has failed before, and what follows.
+    /// Records that a reduction has ended. Returns the reduction, unless it has failed before, and the actions that
+    /// follow.
     pub(crate) fn end(&mut self, attempt: u64, step_id: i64, index: usize) -> (Option<R>, Vec<Action<R>>) {
         if self.attempt != attempt {
             return (None, Vec::new());
@@ -204,7 +205,8 @@ impl<R: Clone> Turns<R> {
         (Some(reduction), actions)
     }
 
-    /// Gives up the communicator of an attempt that has failed: all its reductions fail, and the next one begins anew.
+    /// Gives up the communicator if `attempt`, the present attempt, has failed: all its reductions fail, and the next
+    /// reduction begins a new attempt.
     pub(crate) fn fail(&mut self, attempt: u64, error: &Error) -> Vec<Action<R>> {
         match self.attempt == attempt {
             true => self.give_up(error, None),
@@ -212,8 +214,8 @@ impl<R: Clone> Turns<R> {
         }
     }
 
-    /// Gives up the communicator because a step with reductions has failed. Reductions of other steps fail as derived from
-    /// it.
+    /// Gives up the communicator because a step with reductions has failed. The reductions of other steps fail with
+    /// `Aborted`.
     pub(crate) fn fail_step(&mut self, step_id: i64, error: &Error) -> Vec<Action<R>> {
         match self.has_step(step_id) {
             true => self.give_up(error, Some(step_id)),
@@ -221,7 +223,7 @@ impl<R: Clone> Turns<R> {
         }
     }
 
-    /// Gives up the communicator, whatever the attempt.
+    /// Gives up the communicator in any attempt.
     pub(crate) fn fail_any(&mut self, error: &Error) -> Vec<Action<R>> {
         self.give_up(error, None)
     }
@@ -252,7 +254,7 @@ impl<R: Clone> Turns<R> {
         actions
     }
 
-    /// Says for what the reductions of a step wait.
+    /// Returns a description of the event that the reductions of a step await.
     pub(crate) fn describe(&self, step_id: i64) -> String {
         let turn = self.steps.iter().find(|(id, _)| *id == step_id).map(|(_, turn)| turn);
         match (&self.state, turn) {
@@ -278,7 +280,7 @@ impl<R: Clone> Turns<R> {
         }
     }
 
-    /// Gives out turns, and starts the reductions that may start.
+    /// Assigns turns on rank 0, and starts the reductions that may start.
     fn advance(&mut self) -> Vec<Action<R>> {
         let State::Ready { epoch } = self.state else { return Vec::new() };
         let mut actions = Vec::new();

@@ -1,4 +1,4 @@
-//! The rendezvous of the course of one call.
+//! The rendezvous of one call.
 
 use super::calls::Awaited;
 use super::envelope::{Envelope, Kind};
@@ -8,7 +8,7 @@ use device::{Error, Value};
 use std::fmt;
 use std::sync::Arc;
 
-/// The rendezvous of one call's course: its transfers are messages of the group.
+/// The rendezvous over which the course of one call runs: its transfers are messages of the group.
 pub(super) struct CallRendezvous {
     pub(super) group: Arc<Group>,
     pub(super) number: u64,

@@ -1,5 +1,5 @@
-//! The calls of a group's collectives on one member, as a value without sockets: which calls are in progress, the
-//! elements that other members have sent for them, and whether all members describe a call alike.
+//! The calls of a group's collectives on one member, as a value without sockets: the calls in progress, the elements
+//! that other members have sent for them, and a check that all members describe a call in the same way.
 
 use super::member_name;
 use device::Error;
@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Number of ended calls whose descriptions are kept, to be compared with messages that come late.
+/// Number of ended calls whose descriptions are kept, so that late messages can be compared with them.
 const MAX_ENDED: usize = 64;
 
-/// The calls of one member. Members number their calls from 0, so calls with one number belong together. `R` receives
-/// elements.
+/// The calls of one member. Each member numbers its calls from 0, so calls with equal numbers belong together. `R` is
+/// the type of the callbacks that receive elements.
 #[derive(Debug)]
 pub(super) struct Calls<R> {
     members: Arc<[DeviceAttributes]>,
@@ -28,20 +28,20 @@ pub(super) struct Calls<R> {
 
 #[derive(Debug)]
 struct Call<R> {
-    /// `None` until the call has begun on this member.
+    /// This member's description of the call; `None` until the call has begun on this member.
     description: Option<Arc<str>>,
-    /// The descriptions of members that have come before this one.
+    /// The descriptions of the members that began the call before this one, with their ranks.
     claims: Vec<(usize, Arc<str>)>,
     failure: Option<Failure>,
     slots: Vec<Slot<R>>,
-    /// `None` until the call has begun on this member.
+    /// The deadline of the call; `None` until the call has begun on this member.
     deadline: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Failure {
     error: Error,
-    /// True if the other members know of the failure.
+    /// True if the other members have been told of the failure.
     is_told: bool,
 }
 
@@ -66,19 +66,19 @@ struct EndedCall {
     has_succeeded: bool,
 }
 
-/// The consequence of a message.
+/// The result of accepting a message.
 #[derive(Debug)]
 pub(super) enum Accepted<R> {
     /// The message was stored, or belongs to a call that has ended.
     Kept,
     Delivered(R, Tensor),
-    /// The call has failed, and these receivers with it.
+    /// The call has failed with this error, and so have these receivers.
     Failed(Vec<R>, Error),
-    /// The call had succeeded on this member; the others must be told that it has failed.
+    /// The call had already succeeded on this member; the other members must be told of this failure.
     FailedLate(Error),
 }
 
-/// The consequence of a receive.
+/// The result of a receive.
 #[derive(Debug)]
 pub(super) enum Awaited<R> {
     Waiting,
@@ -97,8 +97,9 @@ impl<R> Calls<R> {
         }
     }
 
-    /// Begins the next call. Returns its number, and its failure if it has failed already: members that have come
-    /// before describe it otherwise or have told of a failure, or a call before it has failed late.
+    /// Begins the next call. Returns its number, and its failure if it has failed already: members that began it
+    /// earlier describe it differently or have reported a failure, or an earlier call was found to have failed after it
+    /// had succeeded here.
     pub(super) fn begin(&mut self, description: &Arc<str>) -> (u64, Option<Error>) {
         let number = self.next;
         self.next += 1;
@@ -156,7 +157,7 @@ impl<R> Calls<R> {
         self.open.entry(number).or_default().deliver(peer, part, tensor)
     }
 
-    /// Compares a description with that of a call that has succeeded.
+    /// Compares a description with that of a call that has ended with success.
     fn accept_late(&mut self, number: u64, peer: usize, description: &Arc<str>) -> Accepted<R> {
         let ended = self.ended.iter().find(|ended| ended.number == number);
         match ended.filter(|ended| ended.has_succeeded && ended.description != *description) {
@@ -169,7 +170,8 @@ impl<R> Calls<R> {
         }
     }
 
-    /// Awaits the elements of a part. Fails if the call has failed, or if the member `has_left` without sending them.
+    /// Receives the elements of a part. Fails if the call has failed, or if the member has left (`has_left`) without
+    /// sending them.
     pub(super) fn receive(
         &mut self,
         number: u64,
@@ -199,8 +201,9 @@ impl<R> Calls<R> {
         }
     }
 
-    /// Records that a call has failed; the first failure is kept. Returns its receivers. `is_told` is true if the
-    /// other members know of the failure. If the call has succeeded on this member, the next call reports the failure.
+    /// Records that a call has failed; the first failure is kept. Returns the receivers of the call. `is_told` is true
+    /// if the other members have been told of the failure. If the call has succeeded on this member, the next call
+    /// reports the failure.
     pub(super) fn fail(&mut self, number: u64, error: Error, is_told: bool) -> Vec<R> {
         if self.has_ended(number) {
             if self.ended.iter().any(|ended| ended.number == number && ended.has_succeeded) {
@@ -208,14 +211,14 @@ impl<R> Calls<R> {
             }
             return Vec::new();
         }
-        // A failure that this call reports is not reported once more.
+        // The failure of this call is not reported a second time by the next call.
         self.late.take_if(|late| late.to_string() == error.to_string());
         let call = self.open.entry(number).or_default();
         call.failure.get_or_insert(Failure { error, is_told });
         call.take_receivers()
     }
 
-    /// Fails the calls that await elements of a member that has left. Returns their receivers.
+    /// Fails the calls that await elements of a member that has left. Returns the receivers of these calls.
     pub(super) fn leave(&mut self, peer: usize) -> Vec<R> {
         let error = left(&self.members, peer);
         let awaits = |call: &Call<R>| call.awaited().any(|awaited| awaited == peer);
@@ -223,14 +226,14 @@ impl<R> Calls<R> {
         numbers.into_iter().flat_map(|number| self.fail(number, error.clone(), true)).collect()
     }
 
-    /// Fails all calls that have begun. Returns their receivers.
+    /// Fails all calls that have begun. Returns the receivers of these calls.
     pub(super) fn fail_all(&mut self, error: &Error) -> Vec<R> {
         let numbers: Vec<u64> = self.open.keys().copied().collect();
         numbers.into_iter().flat_map(|number| self.fail(number, error.clone(), true)).collect()
     }
 
-    /// Ends a call with the member's result. Returns the result to report, and whether the others must be told of a
-    /// failure.
+    /// Ends a call with the member's result. Returns the result to report, and whether the other members must be told
+    /// of a failure.
     pub(super) fn end(
         &mut self,
         number: u64,
@@ -278,7 +281,7 @@ impl<R> Calls<R> {
         number < self.next && !self.open.contains_key(&number)
     }
 
-    /// Returns the error for a call that two members describe differently; both members make the same text.
+    /// Returns the error for a call that two members describe differently; both members produce the same text.
     fn conflict(&self, number: u64, own: &str, peer: usize, theirs: &str) -> Error {
         let mut sides = [(self.rank, own), (peer, theirs)];
         sides.sort_unstable();

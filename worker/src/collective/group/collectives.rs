@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 impl Group {
     /// Takes part in a collective. `finish` is called with the member's output, or the error that ended the call, on
-    /// this thread or one that handles messages. All members must start the same calls in the same order.
+    /// this thread or on one that handles messages. All members must start the same calls in the same order.
     pub fn start(self: &Arc<Self>, call: GroupCall, finish: GroupFinish) -> GroupCallId {
         let description: Arc<str> = call.description().into();
         let (number, failure) = {
@@ -35,8 +35,8 @@ impl Group {
         GroupCallId::Collective(number)
     }
 
-    /// Tells the members for which a call waits in which call this member is, so that a member in another call finds
-    /// the conflict.
+    /// Tells the members for which a call waits the description of that call, so that a member in a different call
+    /// finds the conflict.
     pub fn probe(&self, call: GroupCallId) {
         let GroupCallId::Collective(number) = call else { return };
         let (awaited, description) = {
@@ -46,7 +46,7 @@ impl Group {
         let Some(description) = description else { return };
         let envelope = Envelope { text: description.to_string(), ..Envelope::new(Kind::Probe, number) };
         for peer in awaited {
-            // A member that cannot be reached ends the call by other means.
+            // Messages to unreachable members may be lost: the loss of a member ends the call anyway.
             let _ = self.post(peer, &envelope, None);
         }
         self.rendezvous().flush();
@@ -55,7 +55,7 @@ impl Group {
     /// Returns the plan of a call's course.
     ///
     /// # Errors
-    /// `InvalidArgument` and `Unimplemented` for a call that does not suit the group.
+    /// `InvalidArgument` and `Unimplemented` for a call that does not fit the group.
     fn plan(&self, number: u64, call: &GroupCall) -> device::Result<Plan> {
         call.check(self.members.len())?;
         let width = call.width()?;
@@ -78,7 +78,7 @@ impl Group {
         })
     }
 
-    /// Ends a call, and tells the other members if it has failed and they do not know yet.
+    /// Ends a call, and tells the other members if it has failed and they have not been told.
     fn finish(&self, number: u64, output: device::Result<Tensor>, finish: GroupFinish) {
         let (output, must_tell) = {
             let mut state = self.state.lock();
@@ -103,7 +103,7 @@ impl Group {
         };
         let envelope = Envelope { text, code: error.code().number(), ..Envelope::new(Kind::Failure, number) };
         for peer in self.others() {
-            // A member that is lost or has left needs no news.
+            // A member that is lost or has left does not need the message.
             let _ = self.post(peer, &envelope, None);
         }
         self.rendezvous().flush();

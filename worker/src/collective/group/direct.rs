@@ -1,5 +1,5 @@
-//! The tensors that one member sends to another outside collectives, as a value: they are received in the order of
-//! sending.
+//! The tensors that one member sends to another outside collectives, as a value: they are received in the order in
+//! which they were sent.
 
 use graph::Tensor;
 use std::collections::{BTreeMap, VecDeque};
@@ -10,9 +10,9 @@ use std::time::Instant;
 pub(super) struct Direct<R> {
     /// The number of the next tensor to be received.
     next: u64,
-    /// By number; large tensors may arrive after later ones.
+    /// The tensors that have arrived, by number; large tensors may arrive after later ones.
     arrived: BTreeMap<u64, Tensor>,
-    /// In the order of the receives, each with its number.
+    /// The receivers in the order of the receives, each with the number of its receive.
     receivers: VecDeque<(u64, R)>,
     /// The deadlines of the receives, in the order of their numbers.
     deadlines: VecDeque<(u64, Instant)>,
@@ -32,13 +32,14 @@ impl<R> Default for Direct<R> {
 }
 
 impl<R> Direct<R> {
-    /// Stores the tensor with a number. Returns the receivers that can end, each with its tensor.
+    /// Stores the tensor with this number. Returns the receivers that now have their tensors, each with its tensor.
     pub(super) fn arrive(&mut self, number: u64, tensor: Tensor) -> Vec<(R, Tensor)> {
         self.arrived.insert(number, tensor);
         self.pair()
     }
 
-    /// Adds a receiver. Returns the number of the receive, and the receivers that can end.
+    /// Adds a receiver. Returns the number of the receive, and the receivers that now have their tensors, each with its
+    /// tensor.
     pub(super) fn receive(&mut self, receiver: R) -> (u64, Vec<(R, Tensor)>) {
         let number = self.next_receive;
         self.next_receive += 1;
@@ -62,13 +63,13 @@ impl<R> Direct<R> {
         overdue.map(|(number, _)| *number).collect()
     }
 
-    /// Removes the receiver of a receive that has not ended.
+    /// Removes and returns the receiver of a receive that has not ended.
     pub(super) fn give_up(&mut self, number: u64) -> Option<R> {
         let at = self.receivers.iter().position(|(receive, _)| *receive == number)?;
         self.receivers.remove(at).map(|(_, receiver)| receiver)
     }
 
-    /// Removes all receivers.
+    /// Removes and returns all receivers.
     pub(super) fn take_receivers(&mut self) -> Vec<R> {
         self.receivers.drain(..).map(|(_, receiver)| receiver).collect()
     }
@@ -78,7 +79,7 @@ impl<R> Direct<R> {
         !self.receivers.is_empty()
     }
 
-    /// Returns the number of tensors that have arrived and were not received.
+    /// Returns the number of tensors that have arrived and have not been received.
     pub(super) fn untaken(&self) -> usize {
         self.arrived.len()
     }

@@ -1,4 +1,4 @@
-//! The end of calls at their deadlines, of a member's part in its group, and of the group when a member is lost.
+//! Ends calls at their deadlines, a member's part in its group when it leaves, and the group when a member is lost.
 
 use super::direct::Direct;
 use super::envelope::{Envelope, Kind};
@@ -10,11 +10,11 @@ use graph::Code;
 use proto::Status;
 use std::time::{Duration, Instant};
 
-/// Time for which a member that leaves waits until its last messages have arrived.
+/// Time for which a leaving member waits for the acknowledgement of its last messages.
 const LEAVE_GRACE: Duration = Duration::from_secs(1);
 
 impl Group {
-    /// Ends a call that has waited for too long. Returns its error, which names the members that have not come.
+    /// Ends a call that has waited for too long. Returns its error, which names the members that it waits for.
     pub fn expire(&self, call: GroupCallId, waited: Duration) -> Status {
         let seconds = waited.as_secs_f64();
         let error = |text: String| {
@@ -42,7 +42,7 @@ impl Group {
                 if let Some(finish) = sender {
                     finish(Err(error.clone()));
                 }
-                // Others may be small enough now.
+                // Later tensors in the queue may be small enough to be sent now.
                 self.send_waiting(peer);
                 error
             }
@@ -58,14 +58,14 @@ impl Group {
         crate::failure(&error)
     }
 
-    /// Leaves the group: calls in progress fail, and the other members are told. Waits for a short time until they
-    /// have this member's messages.
+    /// Leaves the group: calls in progress fail, and the other members are told. Waits at most [`LEAVE_GRACE`] until
+    /// they have received this member's messages.
     pub fn leave(&self) {
         let reason = Error::new(Code::Cancelled, format!("this member leaves the group '{}'", self.name));
         let is_alive = self.state.lock().failure.is_none();
         if is_alive {
             for peer in self.others() {
-                // A member that is lost or has left needs no farewell.
+                // A member that is lost or has left does not need the message.
                 let _ = self.post(peer, &Envelope::new(Kind::Leaving, 0), None);
             }
             self.rendezvous().flush();
@@ -85,7 +85,7 @@ impl Group {
         self.worker.steps.cleanup(self.run.step.id);
     }
 
-    /// Handles a member's farewell: acknowledges it, and fails the calls that wait for the member.
+    /// Handles the message of a member that leaves: acknowledges it, and fails the calls that wait for the member.
     pub(super) fn handle_leaving(&self, peer: usize) {
         let error = calls::left(&self.members, peer);
         let (receivers, direct) = {
@@ -106,12 +106,13 @@ impl Group {
         direct.into_iter().for_each(|finish| finish(Err(error.clone())));
     }
 
-    /// Ends the group because a member is lost, unless that member had left. Returns the reason.
+    /// Ends the group because a member is lost, unless that member had left before. Returns the reason.
     pub(super) fn lose(&self, peer: usize, error: &Error) -> Error {
         if self.state.lock().streams[peer].has_left {
             return calls::left(&self.members, peer);
         }
-        // A derived error follows from the loss of a member, which need not be the sender of the awaited message.
+        // A derived error is the consequence of another member's loss, so the cause is the reason for which the step
+        // was cancelled.
         let cause = self.run.step.cancellation.reason().filter(|_| error.is_derived());
         let cause = cause.as_ref().unwrap_or(error).to_string();
         let names = |rank: &usize| cause.contains(&self.members[*rank].name.task_name().to_string());

@@ -4,8 +4,8 @@ use graph::Tensor;
 use proto::convert::tensor_to_proto;
 use proto::pb;
 
-/// Largest number of bytes of a tensor that travels within its message; a larger one follows its message, and can be
-/// passed in shared memory.
+/// Largest number of bytes of a tensor that is part of its message; a larger tensor is sent after its message, and can
+/// be passed in shared memory.
 const MAX_WITHIN: usize = 8 << 10;
 
 /// A message from one member to another. Messages between two members are numbered, and handled in that order.
@@ -13,13 +13,14 @@ const MAX_WITHIN: usize = 8 << 10;
 pub(super) struct Envelope {
     #[prost(enumeration = "Kind", tag = "1")]
     pub(super) kind: i32,
-    /// The number of the call; of a tensor outside collectives, its number among those between the two members.
+    /// The number of the call; for a tensor outside collectives, the tensor's number among those from the sender to the
+    /// receiver.
     #[prost(uint64, tag = "2")]
     pub(super) number: u64,
-    /// The sender's description of the call, such as `all_reduce(sum) of float [2,3]`; of a failure, its message.
+    /// The sender's description of the call, such as `all_reduce(sum) of float [2,3]`; for a failure, its message.
     #[prost(string, tag = "3")]
     pub(super) text: String,
-    /// The phase of the call's schedule.
+    /// The phase of the call's schedule, as text.
     #[prost(string, tag = "4")]
     pub(super) part: String,
     #[prost(message, optional, tag = "5")]
@@ -27,7 +28,7 @@ pub(super) struct Envelope {
     /// True if the tensor is sent after this message.
     #[prost(bool, tag = "6")]
     pub(super) is_followed: bool,
-    /// The code of a failure.
+    /// The error code of a failure.
     #[prost(int32, tag = "7")]
     pub(super) code: i32,
 }
@@ -41,15 +42,16 @@ pub(super) enum Kind {
     Elements = 1,
     /// A tensor outside collectives.
     Direct = 2,
-    /// A member waits for another one, and tells the call that it waits in.
+    /// The sender waits for the receiver in the call with this number and description.
     Probe = 3,
-    /// A call has failed on a member.
+    /// The call has failed on the sender.
     Failure = 4,
-    /// The sender leaves the group, and sends nothing more but acknowledgements.
+    /// The sender leaves the group, and sends no further messages except acknowledgements.
     Leaving = 5,
-    /// All messages of a member that leaves have arrived.
+    /// The sender has received all messages of the leaving receiver.
     Acknowledged = 6,
-    /// The program has received tensors outside collectives: `number` bytes since the group began, by their weights.
+    /// The sender's program has received tensors outside collectives: `number` bytes since the group began, as the
+    /// tensors' weights count them.
     Taken = 7,
 }
 
@@ -58,7 +60,7 @@ impl Envelope {
         Envelope { kind: kind.into(), number, ..Default::default() }
     }
 
-    /// Adds a tensor. Returns the message, and the tensor if it must follow.
+    /// Adds a tensor to the message. Returns the message, and the tensor if it must be sent after the message.
     pub(super) fn with_tensor(self, tensor: Tensor) -> (Envelope, Option<Tensor>) {
         match tensor.num_bytes() <= MAX_WITHIN {
             true => (Envelope { tensor: Some(tensor_to_proto(&tensor)), ..self }, None),

@@ -1,4 +1,4 @@
-//! The first meeting of the processes of a group: each asks every other for its device.
+//! The formation of a group: each process asks every other process for its device.
 
 use crate::collective::COLLECTIVES_KEY;
 use crate::worker::Worker;
@@ -15,7 +15,7 @@ impl Worker {
     /// Waits until each of these tasks of the cluster serves, and returns the first device of each.
     ///
     /// # Errors
-    /// The code of the first task that fails, with all tasks that did not come in the message.
+    /// The code of the first task that fails; the message names all tasks that did not serve in time.
     pub async fn meet(&self, tasks: &[TaskName], deadline: Instant) -> Result<Vec<DeviceAttributes>, Status> {
         let devices = join_all(tasks.iter().map(|task| self.device_of(task, deadline))).await;
         let mut found = Vec::with_capacity(tasks.len());

@@ -1,4 +1,4 @@
-//! The numbered messages between the members of a group: how they are sent, received and handed on.
+//! The numbered messages between the members of a group: sending, receiving and dispatching them.
 
 use super::envelope::{Envelope, Kind};
 use super::{Group, calls, tensor_of};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 impl Group {
-    /// Sends a message, and the tensor that follows it. The caller flushes the rendezvous.
+    /// Sends a message, and the tensor that follows it. The caller must flush the rendezvous.
     pub(super) fn post(
         &self,
         to: usize,
@@ -39,19 +39,21 @@ impl Group {
         posted.map_err(|error| self.lose(to, &error))
     }
 
-    /// Returns the key of a message, or of the tensor that follows it.
+    /// Returns the rendezvous key of a message, or of the tensor that follows it.
     pub(super) fn key(&self, from: usize, to: usize, number: u64, is_follower: bool) -> Arc<RendezvousKey> {
         let (source, destination) = (self.devices[from].clone(), self.devices[to].clone());
         let edge = if is_follower { format!("group:{number}:tensor") } else { format!("group:{number}") };
         Arc::new(RendezvousKey::new(source, self.members[from].incarnation, destination, edge))
     }
 
-    /// Receives the next messages of a member, unless it is being done already or too many messages wait for calls.
+    /// Receives the next messages of a member, unless a receive from it is in progress or too many of its messages wait
+    /// for calls.
     pub(super) fn listen(self: &Arc<Self>, peer: usize) {
         loop {
             let next = self.state.lock().begin_listening(peer);
             let Some((number, is_follower)) = next else { return };
-            // The callback runs at once if the message has come, and then this loop goes on; otherwise the callback does.
+            // If the message has already arrived, the callback runs inside `recv` and this loop continues; otherwise
+            // the callback calls `listen` later.
             let is_second = Arc::new(AtomicBool::new(false));
             let (own, is_second_there) = (Arc::downgrade(self), is_second.clone());
             let receive = move |received: device::Result<Sent>| {
@@ -88,7 +90,7 @@ impl Group {
         self.state.lock().streams[peer].is_listening = false;
     }
 
-    /// Handles a message that is complete.
+    /// Handles a complete message: one whose tensor, if it has one, has arrived.
     fn handle(&self, peer: usize, envelope: Envelope, tensor: Option<Tensor>) {
         let number = envelope.number;
         match (envelope.kind(), tensor) {
@@ -125,7 +127,7 @@ impl Group {
     }
 }
 
-/// Returns a message, and the tensor within it.
+/// Decodes a message and the tensor that is part of it, if there is one.
 fn decode(message: &Tensor) -> device::Result<(Envelope, Option<Tensor>)> {
     let decoded = Envelope::decode(message.bytes()?);
     let mut envelope =

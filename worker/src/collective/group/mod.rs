@@ -1,10 +1,10 @@
-//! Groups of processes: members of a cluster that exchange tensors without a graph. A group is a step that lasts, with
-//! a rendezvous of its own, over which its members send numbered messages; the courses of its collectives run over
-//! these messages.
+//! Groups of processes: members of a cluster that exchange tensors without a graph. A group is a long-lived step with a
+//! rendezvous of its own, over which its members send numbered messages; the courses of its collectives run over these
+//! messages.
 //!
-//! A message carries the sender's description of its call, so members that call different operations find out without
-//! a leader. A member that finds a conflict, or whose call fails, tells all others, and the group goes on with the
-//! next call. A member whose connection breaks ends the group.
+//! A message carries the sender's description of its call, so members that call different operations detect the
+//! conflict without a leader. A member that detects a conflict, or whose call fails, tells all others, and the group
+//! continues with the next call. A member whose connection breaks ends the group.
 
 mod call_rendezvous;
 mod calls;
@@ -41,16 +41,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Number of messages from a member that wait for calls of this member, beyond which no more are accepted until one of
-/// them is received or a call awaits a message of the member.
+/// Number of messages of one member that may wait for calls of this member. When it is reached, further messages are
+/// received only after one of them is consumed, or while a call awaits a message of that member.
 const MAX_UNTAKEN: usize = 256;
 
-/// A callback that receives the result of a call. Called exactly once.
+/// A callback that receives the result of a call. It is called exactly once.
 pub type GroupFinish = Box<dyn FnOnce(Result<Tensor, Status>) + Send>;
 
 type Finish = Box<dyn FnOnce(device::Result<Tensor>) + Send>;
 
-/// A call that has been started, by its number.
+/// The identification of a call that has been started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupCallId {
     Collective(u64),
@@ -66,7 +66,7 @@ pub enum GroupCallId {
     },
 }
 
-/// One member's view of a group of processes.
+/// One member's part of a group of processes.
 pub struct Group {
     worker: Arc<Worker>,
     /// The group's name in messages, such as `world`.
@@ -81,14 +81,14 @@ pub struct Group {
     /// The time within which calls must end, unless the program gives another deadline.
     timeout: Duration,
     state: Mutex<State>,
-    /// Notified when a member acknowledges that it has this member's messages, and when the group fails.
+    /// Notified when a member acknowledges this member's messages, and when the group fails.
     acknowledged: Condvar,
 }
 
 impl Group {
     /// Joins a group whose members are processes of the worker's cluster, one device each, in the order of their ranks.
     /// All members use the same id, which no other group has. `name` names the group in messages. A call that has not
-    /// ended after `timeout` fails, also if the program does not wait for it.
+    /// ended after `timeout` fails, even if the program does not wait for its result.
     ///
     /// # Errors
     /// `InvalidArgument` if the worker is no member, `Aborted` if the id has been used before.
@@ -174,7 +174,7 @@ impl Group {
     }
 }
 
-/// Returns a member's rank and task, for messages.
+/// Returns a member's rank and task, as error messages name it.
 fn member_name(members: &[DeviceAttributes], rank: usize) -> String {
     match members.get(rank) {
         Some(member) => format!("rank {rank} ({})", member.name.task_name()),

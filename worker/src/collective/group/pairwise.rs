@@ -8,12 +8,12 @@ use proto::Status;
 use std::sync::Arc;
 
 impl Group {
-    /// Sends a tensor to another member. `finish` is called when the tensor is on its way: at once, unless 64 MiB are in
-    /// flight that the receiver's program has not received; then the tensor waits.
+    /// Sends a tensor to another member. `finish` is called when the tensor is on its way. The tensor is sent at once,
+    /// unless 64 MiB are in flight to the receiver whose program has not received them; then the tensor waits.
     ///
     /// # Errors
-    /// `InvalidArgument` for the member's own rank or one that the group does not have. `finish` gets `Unavailable` if the
-    /// member has left or is lost, `DeadlineExceeded` if the tensor has waited for too long.
+    /// `InvalidArgument` for the member's own rank or one that the group does not have. `finish` gets `Unavailable` if
+    /// the member has left or is lost, `DeadlineExceeded` if the tensor has waited for too long.
     pub fn send(
         self: &Arc<Self>,
         to: usize,
@@ -25,13 +25,13 @@ impl Group {
         let number = self.state.lock().sends[to].push(tensor, finish, self.deadline());
         self.send_waiting(to);
         if self.state.lock().sends[to].are_waiting() {
-            // The receiver's report may come after messages that no call awaits.
+            // The receiver's report of received bytes may come after messages that no call awaits.
             self.listen(to);
         }
         Ok(GroupCallId::Send { peer: to, number })
     }
 
-    /// Sends the tensors for a member that may be sent.
+    /// Sends the waiting tensors for a member that the limit of bytes in flight permits.
     pub(super) fn send_waiting(&self, to: usize) {
         loop {
             let next = self.state.lock().sends[to].pop();
@@ -76,7 +76,7 @@ impl Group {
             finish(Ok(tensor));
         }
         if let Some(bytes) = report {
-            // A member that is lost or has left needs no report.
+            // A member that is lost or has left does not need the report.
             let _ = self.post(from, &Envelope::new(Kind::Taken, bytes), None);
             self.rendezvous().flush();
         }

@@ -14,14 +14,14 @@ pub struct GroupCall {
     pub input: Option<Tensor>,
     /// The shape of the member's output.
     pub output: Shape,
-    /// The shape in which all members must agree; `None` for a call that only synchronizes.
+    /// The shape that must be equal on all members; `None` for a call that only synchronizes.
     pub agreed: Option<Shape>,
     /// The rank of the member that all others send to or receive from.
     pub root: Option<usize>,
 }
 
 impl GroupCall {
-    /// Returns the description in which all members must agree, such as `reduce(sum) with root 0 of float [2,3]`.
+    /// Returns the description that must be equal on all members, such as `reduce(sum) with root 0 of float [2,3]`.
     pub(super) fn description(&self) -> String {
         let Some(agreed) = &self.agreed else { return self.name.to_owned() };
         let functions = self.reduction().map_or(String::new(), |r| format!("({})", function(r)));
@@ -32,8 +32,8 @@ impl GroupCall {
     /// Checks the call against the number of members.
     ///
     /// # Errors
-    /// `InvalidArgument` for a root that is no member, or an input whose first dimension is not the number of members
-    /// where it must be; `Unimplemented` for a type that is not reduced.
+    /// `InvalidArgument` for a root that is no member, or an input whose first dimension must be the number of members
+    /// and is not; `Unimplemented` for a type that is not reduced.
     pub(super) fn check(&self, size: usize) -> Result<()> {
         if let Some(root) = self.root.filter(|root| *root >= size) {
             device::invalid!("{}: the root {root} is no rank of a group of {size} members", self.name);
@@ -81,7 +81,7 @@ impl GroupCall {
         width.ok_or_else(|| Error::unimplemented(format!("{} of {}", self.name, self.dtype)))
     }
 
-    /// Returns whether the size of the schedule is that of the output.
+    /// Returns whether the schedule counts the elements of the output instead of the input.
     pub(super) fn counts_output(&self) -> bool {
         matches!(self.operation, Operation::Broadcast { .. } | Operation::Scatter { .. })
     }

@@ -5,23 +5,23 @@ use graph::Tensor;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Number of bytes that a member may have sent to another whose program has not received them. A larger tensor travels
-/// alone.
+/// Maximum number of bytes that a member has in flight to another: bytes that it has sent and that the other's program
+/// has not received. A larger tensor is sent when no other tensor is in flight.
 pub(super) const MAX_IN_FLIGHT: u64 = 64 << 20;
 
-/// Number of bytes from which a receiver reports the bytes that its program has received. Fewer bytes in flight may be ones that were
-/// received and not reported, so they hold back no tensor.
+/// Number of received bytes from which a receiver reports them to the sender. Fewer bytes in flight may already have
+/// been received and not yet reported, so they do not delay a tensor.
 const REPORTED: u64 = 1 << 20;
 
-/// Bytes that a tensor counts in addition to its elements.
+/// Number of bytes that each tensor counts in addition to its elements.
 const OVERHEAD: u64 = 64;
 
-/// The tensors for one member. `R` learns that a tensor is on its way.
+/// The tensors for one member. `R` is the callback that is told that a tensor is on its way.
 #[derive(Debug)]
 pub(super) struct Sends<R> {
     /// The number of the next tensor, counted from 0.
     next: u64,
-    /// Number of bytes sent, and number of these that the receiver's program has received.
+    /// Number of bytes sent. `taken` of them have been received by the receiver's program.
     sent: u64,
     taken: u64,
     waiting: VecDeque<Waiting<R>>,
@@ -36,7 +36,7 @@ struct Waiting<R> {
     deadline: Instant,
 }
 
-/// The bytes that one member's program has received from another.
+/// The bytes that this member's program has received from another member.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     bytes: u64,
@@ -50,7 +50,7 @@ impl<R> Default for Sends<R> {
 }
 
 impl<R> Sends<R> {
-    /// Adds a tensor to those that wait. Returns the number by which it can be given up.
+    /// Adds a tensor to the waiting ones. Returns the number with which [`Sends::give_up`] removes it.
     pub(super) fn push(&mut self, tensor: Tensor, sender: R, deadline: Instant) -> u64 {
         let number = self.next_waiting;
         self.next_waiting += 1;
@@ -81,18 +81,18 @@ impl<R> Sends<R> {
         self.sent - self.taken
     }
 
-    /// Returns whether tensors wait.
+    /// Returns whether tensors wait to be sent.
     pub(super) fn are_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Removes a tensor that waits. Returns its sender.
+    /// Removes a waiting tensor. Returns its sender.
     pub(super) fn give_up(&mut self, number: u64) -> Option<R> {
         let at = self.waiting.iter().position(|waiting| waiting.number == number)?;
         self.waiting.remove(at).map(|waiting| waiting.sender)
     }
 
-    /// Sets the deadline of a tensor that waits.
+    /// Sets the deadline of a waiting tensor.
     pub(super) fn set_deadline(&mut self, number: u64, deadline: Instant) {
         let mut waiting = self.waiting.iter_mut();
         if let Some(waiting) = waiting.find(|waiting| waiting.number == number) {
@@ -105,7 +105,7 @@ impl<R> Sends<R> {
         self.waiting.iter().filter(|w| w.deadline <= now).map(|w| w.number).collect()
     }
 
-    /// Removes all tensors that wait. Returns their senders.
+    /// Removes all waiting tensors. Returns their senders.
     pub(super) fn take_senders(&mut self) -> Vec<R> {
         self.waiting.drain(..).map(|waiting| waiting.sender).collect()
     }

@@ -12,17 +12,17 @@ use graph::DeviceAttributes;
 /// The calls and messages of a group on one member.
 pub(super) struct State {
     pub(super) calls: Calls<Receive>,
-    /// By the sender's rank.
+    /// The tensors received outside collectives, by the sender's rank.
     pub(super) direct: Vec<Direct<Finish>>,
-    /// By the receiver's rank.
+    /// The tensors sent outside collectives, by the receiver's rank.
     pub(super) sends: Vec<Sends<Finish>>,
-    /// By the other member's rank.
+    /// The numbered messages exchanged with each member, by rank.
     pub(super) streams: Vec<Stream>,
     /// The reason why no more messages are exchanged.
     pub(super) failure: Option<Error>,
 }
 
-/// The numbers of the messages that two members have exchanged.
+/// The numbers of the messages that this member has exchanged with another one.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     pub(super) sent: u64,
@@ -30,11 +30,11 @@ pub(super) struct Stream {
     pub(super) taken: Taken,
     pub(super) received: u64,
     pub(super) is_listening: bool,
-    /// The message whose tensor is to follow.
+    /// A message that has arrived and whose tensor has not.
     pub(super) followed: Option<Envelope>,
     pub(super) has_left: bool,
     pub(super) has_acknowledged: bool,
-    /// The last call of which the member has told.
+    /// The latest call that a message of the member has mentioned.
     pub(super) last_call: Option<u64>,
 }
 
@@ -44,11 +44,11 @@ impl State {
         self.streams.iter().enumerate().filter(move |(peer, _)| *peer != own).map(|(_, stream)| stream)
     }
 
-    /// Returns the number of the message to receive from a member, and whether the tensor that follows it is to be
-    /// received, and records that it is being received; `None` if none is to be received now.
+    /// Returns the number of the next message to receive from a member, and whether its following tensor is the part to
+    /// receive; records that the receive is in progress. `None` if nothing is to be received now.
     pub(super) fn begin_listening(&mut self, peer: usize) -> Option<(u64, bool)> {
         let untaken = self.calls.untaken(peer) + self.direct[peer].untaken();
-        // A sender that waits needs the receiver's report, which may come after other messages.
+        // A waiting send needs the receiver's report of received bytes, which may come after other messages.
         let is_awaited =
             self.calls.awaits(peer) || self.direct[peer].is_awaited() || self.sends[peer].are_waiting();
         let is_wanted = untaken < MAX_UNTAKEN || is_awaited || self.streams[peer].followed.is_some();
@@ -60,7 +60,7 @@ impl State {
         Some((stream.received, stream.followed.is_some()))
     }
 
-    /// Returns the text that says for which members a call waits.
+    /// Returns a sentence that names the members for which a call waits.
     pub(super) fn describe_wait(&self, number: u64, members: &[DeviceAttributes]) -> String {
         let name = |rank: usize| match self.streams[rank].last_call {
             Some(call) => format!("{} (last heard of in call {call})", member_name(members, rank)),

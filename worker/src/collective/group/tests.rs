@@ -65,7 +65,7 @@ fn members_that_disagree_fail_whoever_comes_first() {
     second.accept(0, 0, &sum, elements(1));
     let (number, failure) = second.begin(&max);
     assert_eq!((number, failure.map(|e| e.to_string())), (0, Some(text.to_owned())));
-    // The news that the other member tells are no further failure.
+    // The failure that the other member reports is the same one, so the next call does not report it.
     drop(second.end(0, done()));
     assert!(second.fail(0, Error::invalid("told"), true).is_empty());
     assert_eq!(second.begin(&sum), (1, None));
@@ -84,7 +84,7 @@ fn a_conflict_with_a_call_that_has_succeeded_fails_the_next() {
     assert!(number == 1 && failure.is_some_and(|e| e.to_string().contains("call 0")));
     assert!(calls.end(1, done()).1, "the others must be told");
     assert_eq!(calls.begin(&to), (2, None));
-    // Another member tells of the failure first; it is reported once.
+    // The failure is reported once, although another member reports it first.
     drop(calls.end(2, done()));
     calls.fail(2, Error::invalid("rank 1 failed"), true);
     calls.fail(3, Error::invalid("rank 1 failed"), true);
@@ -147,7 +147,7 @@ fn sends_wait_until_the_receiver_has_taken_earlier_tensors() {
     for (i, size) in [large, 1, 10].into_iter().enumerate() {
         assert_eq!(sends.push(megabytes(size), i, deadline), i as u64);
     }
-    // A tensor above the limit travels alone.
+    // A tensor above the limit is sent when nothing else is in flight.
     assert!(matches!(sends.pop(), Some((0, _, 0))));
     assert!(sends.pop().is_none() && sends.are_waiting());
     assert_eq!(sends.overdue(deadline), [1, 2]);
@@ -156,9 +156,9 @@ fn sends_wait_until_the_receiver_has_taken_earlier_tensors() {
     assert_eq!((sends.give_up(1), sends.give_up(1)), (Some(1), None));
     sends.set_taken(taken.count(&megabytes(large)).unwrap_or(0));
     assert_eq!(sends.in_flight(), 0);
-    // Numbers have no gap, although a tensor was given up.
+    // The numbers of sent tensors have no gap, although a waiting tensor was given up.
     assert!(matches!(sends.pop(), Some((1, _, 2))));
-    // A report of more bytes than were sent is not believed.
+    // A report of more bytes than were sent is limited to the bytes sent.
     sends.set_taken(u64::MAX);
     assert_eq!(sends.in_flight(), 0);
     // Small tensors are reported together.
@@ -184,7 +184,7 @@ fn deadlines_belong_to_calls_in_progress() {
     drop(calls.end(0, done()));
     direct.arrive(0, Tensor::from(10));
     assert_eq!((calls.overdue(now), direct.overdue(now)), (vec![1], vec![1]));
-    // A call that has begun on other members only has no deadline here.
+    // A call that has begun only on other members has no deadline here.
     calls.accept(2, 1, &barrier, elements(1));
     assert_eq!(calls.overdue(now), [1]);
 }

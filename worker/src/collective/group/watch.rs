@@ -1,21 +1,21 @@
-//! The deadlines of calls, also of those that no thread waits for.
+//! The deadlines of calls, including calls whose result no thread waits for.
 
 use super::{Group, GroupCallId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bounds of the time between two looks for calls whose deadlines have passed.
+/// Shortest and longest pause between two searches for calls whose deadlines have passed.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The part of the group's timeout between two looks.
+/// Number of searches for overdue calls per timeout of the group.
 const PAUSES: u32 = 16;
 
 /// The deadline of a call whose timeout the clock cannot represent.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Group {
-    /// Ends calls whose deadlines have passed, as long as the group exists. A thread that waits for a call ends it
+    /// Ends calls whose deadlines have passed, until the group is dropped. A thread that waits for a call ends the call
     /// itself, a little earlier.
     pub(super) fn watch(self: &Arc<Self>) {
         let own = Arc::downgrade(self);

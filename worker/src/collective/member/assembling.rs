@@ -63,7 +63,7 @@ impl SessionCollectives {
     }
 }
 
-/// Returns the error of a call with the node's name.
+/// Returns the error of a call to an assembly; its message names the node.
 fn named(call: &AssemblyCall, status: Status) -> Status {
     let message = format!("{} '{}': {}", call.node.op.name(), call.node.name, status.message);
     Status { message, ..status }

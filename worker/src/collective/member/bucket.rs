@@ -1,4 +1,5 @@
-//! Buckets: reductions of a device that the members of a group carry out by one exchange, if all have the same bucket.
+//! Buckets: reductions of a device that the members of a group carry out in one exchange, if all members have the same
+//! bucket.
 
 use super::running::Running;
 use super::{Exchange, Group, GroupKey, Known, SessionCollectives, group_key, renewal};
@@ -14,22 +15,22 @@ use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// The largest number of nodes of a bucket that a message names.
+/// The largest number of nodes of a bucket that an error message names.
 const MAX_NAMED: usize = 8;
 
 /// A bucket in a step: the step's id, the member, and the bucket's digest.
 type Key = (i64, GroupKey, i64);
 
-/// The buckets for which requests have come, but not all.
+/// The buckets of which some requests have been made and others are missing.
 #[derive(Default)]
 pub(super) struct Buckets(Mutex<FxHashMap<Key, Collected>>);
 
-/// The requests of a bucket that have come.
+/// The requests of a bucket that have been made.
 struct Collected {
-    /// By their numbers in the bucket.
+    /// The requests by their numbers in the bucket; `None` for those that are missing.
     parts: Vec<Option<Part>>,
     missing: usize,
-    /// True if other members do not have the bucket: requests do not wait for each other.
+    /// True if other members do not have the same bucket: each request then runs alone, without waiting for the others.
     is_divided: bool,
     on_cancel: Registration,
 }
@@ -44,13 +45,14 @@ pub(super) struct Part {
 enum Collection {
     /// The bucket's requests run one by one.
     Divided(Box<Part>),
-    /// All requests have come.
+    /// All requests of the bucket have been made.
     Complete(Vec<Part>),
-    /// Others have not come, or the request has failed.
+    /// Other requests of the bucket are missing, or this request has failed.
     Waits,
 }
 
-/// A bucket on which the members agree: on each instance, as if it were alone, and on the bucket.
+/// A bucket on which the members agree: on each of its instances, as for an instance outside buckets, and on the bucket
+/// itself.
 pub(super) struct Bucket {
     digest: i64,
     requests: Vec<Request>,
@@ -129,7 +131,7 @@ impl SessionCollectives {
         }
     }
 
-    /// Returns a bucket without requests; requests that wait in it fail if the step is cancelled.
+    /// Returns a bucket that has no requests yet; requests that wait in it will fail if the step is cancelled.
     fn collected(
         &self,
         step: &StepCollectives,
@@ -160,7 +162,7 @@ impl SessionCollectives {
         is_divided
     }
 
-    /// Logs, the first time, that the requests of a bucket run one by one.
+    /// Logs, once, that the requests of a bucket run one by one.
     fn log_divided(&self, request: &Request) {
         self.has_logged_bucket.call_once(|| {
             tracing::warn!(
@@ -197,7 +199,7 @@ impl SessionCollectives {
     ) -> Option<Arc<Bucket>> {
         let (mut requests, mut runs) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
         for Part { request, finish } in parts {
-            // A cancelled step ends the collectives that have begun, and does not begin the others.
+            // If the step is cancelled, the collectives that have begun end with it, and the others do not begin.
             let run = Running::of_request(step, &request, self.timeout_of(&request), finish);
             run.iter().for_each(|run| self.watch(step, &request, run));
             runs.extend(run);
@@ -223,15 +225,15 @@ impl SessionCollectives {
         }
     }
 
-    /// Records that another member does not have an instance in the same bucket: later steps run the bucket's instances one
-    /// by one from the start.
+    /// Records that another member does not have an instance in the same bucket. From now on the bucket's instances run
+    /// one by one.
     pub(super) fn divide(&self, bucket: &Bucket, request: &Request) {
         self.agreed.lock().divided.insert((group_key(request), bucket.digest));
         self.log_divided(request);
         bucket.answer(None);
     }
 
-    /// Exchanges all elements of a bucket at once.
+    /// Exchanges all elements of a bucket in one collective.
     fn run_bucket(
         &self,
         step: &StepCollectives,
@@ -272,7 +274,7 @@ impl SessionCollectives {
         self.exchange(step, request, group, None, &run, Exchange { name, renew });
     }
 
-    /// Returns the callback by which a member that runs a bucket agrees anew on its instances.
+    /// Returns the callback by which a member that is running a bucket repeats the agreement on its instances.
     fn renewing_bucket(
         &self,
         step: &StepCollectives,
@@ -295,8 +297,9 @@ impl SessionCollectives {
 }
 
 impl Bucket {
-    /// Records an answer: the number of an instance that all members have in the bucket, or `None` for one that they do not.
-    /// Returns whether all members have all instances in it, once all answers are there.
+    /// Records an answer of the leader: `gathered` is the number of an instance that is in this bucket on all members,
+    /// `None` for an instance that is not. Returns `None` while answers are missing, then whether all instances are in
+    /// this bucket on all members.
     fn answer(&self, gathered: Option<usize>) -> Option<bool> {
         let mut answers = self.answers.lock();
         answers.missing = answers.missing.saturating_sub(1);
@@ -315,7 +318,7 @@ impl Bucket {
     }
 }
 
-/// Returns the error of a bucket of which a collective has ended before the others could begin.
+/// Returns the error of a bucket's collectives if one of them has ended before the exchange could begin.
 fn ended_early(step: &StepCollectives) -> Error {
     let failure = step.cancellation.check().err();
     failure.unwrap_or_else(|| Error::internal("another collective of the bucket has failed").derived())
@@ -325,7 +328,7 @@ fn end_all(parts: Vec<Part>, error: &Error) {
     parts.into_iter().for_each(|part| (part.finish)(Err(error.clone())));
 }
 
-/// Names the nodes of a bucket, and their keys.
+/// Returns a text that names the nodes of a bucket and their group.
 fn description(parts: &[Part]) -> String {
     let named = parts.iter().take(MAX_NAMED).map(|part| format!("'{}'", part.request.node.name));
     let mut names = named.collect::<Vec<_>>().join(", ");
@@ -336,7 +339,7 @@ fn description(parts: &[Part]) -> String {
     format!("a bucket of {} reductions, {names} (group {} of {})", parts.len(), group.0, group.1)
 }
 
-/// Returns the position of each part's elements, and the number of elements of all: each part begins at a multiple of
+/// Returns the position of each part's elements, and the number of elements in total: each part begins at a multiple of
 /// [`ALIGNMENT`] bytes, so that its result can be a view.
 fn positions(parts: &[Part]) -> Result<(Vec<usize>, usize)> {
     let width = parts.first().and_then(|part| part.request.dtype.size()).unwrap_or(1);
@@ -373,7 +376,7 @@ fn packed(parts: &[Part]) -> Result<Tensor> {
     Ok(flat)
 }
 
-/// Ends the parts of a bucket with views of its result.
+/// Completes the requests of a bucket with views of its result.
 fn distribute(parts: Vec<Part>, output: &Tensor) {
     let positions = match positions(&parts) {
         Ok((positions, _)) => positions,

@@ -1,4 +1,4 @@
-//! The calls by which a member joins a group and agrees on an instance with the groups' leader.
+//! The calls to the groups' leader by which a member joins a group and agrees on an instance.
 
 use super::terms::kind;
 use super::{
@@ -17,7 +17,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tonic::metadata::MetadataValue;
 
-/// Time by which calls to the leader outlast the collective's deadline, so that the error names the collective.
+/// Time by which calls to the leader outlast the collective's deadline, so that the collective's own error, which names
+/// it, is reported.
 const CALL_GRACE: Duration = Duration::from_secs(5);
 
 impl SessionCollectives {

@@ -1,5 +1,5 @@
-//! Reductions of tensors in device memory: by the device's library if all members of the group can, else through host
-//! memory.
+//! Reductions of tensors in device memory: by the device's library if all members of the group can use it, else through
+//! host memory.
 
 use super::running::Running;
 use super::{Group, GroupKey, SessionCollectives, bucket, group_key};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Number of groups of a session that may have communicators on this task.
 const MAX_GROUPS: usize = 1 << 10;
 
-/// The shortest and the longest pause between two questions to the library whether a communicator is connected or has
+/// The shortest and the longest pause between two queries of the library for whether a communicator is connected or has
 /// failed.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
 
@@ -58,7 +58,7 @@ pub(super) struct DeviceRun {
     pub(super) input: DeviceInput,
     pub(super) group: Group,
     pub(super) run: Arc<Running>,
-    /// Set if the members have agreed anew.
+    /// Set if the members have repeated their agreement.
     pub(super) renewal: Option<u64>,
 }
 
@@ -94,7 +94,7 @@ impl SessionCollectives {
     /// Checks that this member can reduce the tensor by its device's library.
     ///
     /// # Errors
-    /// The reason why it cannot.
+    /// `FailedPrecondition` or the library's own error, with the reason why it cannot.
     fn can_use_library(&self, request: &Request, input: &DeviceInput) -> Result<()> {
         let cannot = |reason: &str| Err(Error::new(Code::FailedPrecondition, reason));
         let Some(place) = input.place else {
@@ -125,7 +125,7 @@ impl SessionCollectives {
         library.identity().map(|_| ())
     }
 
-    /// Logs, the first time, that tensors in device memory are reduced through host memory.
+    /// Logs, once, that tensors in device memory are reduced through host memory.
     fn log_host(&self, request: &Request, reason: &str) {
         self.device_groups.has_logged.get_or_init(|| {
             tracing::info!(
@@ -156,8 +156,8 @@ impl SessionCollectives {
         device.processor().download(input.tensor, Box::new(start));
     }
 
-    /// Runs an instance whose tensor is in device memory. `is_agreed` tells whether all members run it in one order, by
-    /// their devices' libraries.
+    /// Runs an instance whose tensor is in device memory. `is_agreed` is true if all members run it by their devices'
+    /// libraries, in the same order.
     pub(super) fn run_on_device(&self, reduction: DeviceRun, is_agreed: bool) {
         if is_agreed {
             return self.reduce_on_device(reduction);
@@ -222,7 +222,7 @@ impl SessionCollectives {
         }
     }
 
-    /// Returns this task's member in a group. A group whose members have changed begins with a new communicator.
+    /// Returns this task's member of a group. If the group's members have changed, it starts without a communicator.
     fn device_group(&self, request: &Request, group: &Group) -> Result<Arc<DeviceGroup>> {
         let (key, own) = (group_key(request), request.device.name());
         let mut groups = self.device_groups.groups.lock();
@@ -253,8 +253,8 @@ impl SessionCollectives {
         Ok(new)
     }
 
-    /// Begins a step with its first reduction: a failure of the step ends the communicator. Returns whether the reduction
-    /// is the first.
+    /// Registers a step at its first reduction, so that a failure of the step ends the communicator. Returns whether
+    /// the reduction is the first.
     fn begin_step_of(&self, group: &Arc<DeviceGroup>, step: &StepCollectives) -> Result<bool> {
         if group.state.lock().steps.contains_key(&step.id) {
             return Ok(false);
@@ -280,8 +280,9 @@ impl SessionCollectives {
         Ok(is_first)
     }
 
-    /// Listens to the other members in a step that has a reduction: rank 0 sends the step's turn, and a member that reduces
-    /// otherwise in this step sends the notice, a dead tensor. `name` is that of the order's exchange.
+    /// Receives the messages of the other members about a step that has a reduction: rank 0 sends the step's turn, and
+    /// a member that runs the reductions differently in this step sends the notice, a dead tensor. `name` is the name
+    /// of the exchange for the order.
     fn listen(&self, group: &Arc<DeviceGroup>, step: &StepCollectives, name: &str) {
         let step_id = step.id;
         for (peer, member) in group.members.iter().enumerate().filter(|(peer, _)| *peer != group.rank) {
@@ -296,7 +297,7 @@ impl SessionCollectives {
         }
     }
 
-    /// Treats the message of another member in a step.
+    /// Handles another member's message about a step.
     fn hear(&self, group: &Arc<DeviceGroup>, step_id: i64, peer: usize, sent: &Sent) {
         let turn = match &sent.value {
             Value::Host(turn) if !sent.is_dead && peer == 0 => turn.values::<i64>().ok(),
@@ -320,8 +321,8 @@ impl SessionCollectives {
         }
     }
 
-    /// Fails reductions of a group. The session forgets on which instances their members have agreed, so that its next
-    /// step agrees anew, with all others, which have failed too.
+    /// Fails reductions of a group. The session drops its agreements on the group's instances, so that its next step
+    /// repeats the agreement with the other members, whose steps have failed too.
     fn fail_group(
         &self,
         group: &Arc<DeviceGroup>,
@@ -347,7 +348,7 @@ impl SessionCollectives {
                 Action::Abort => {
                     let communicator = group.state.lock().communicator.take();
                     if let Some(communicator) = communicator {
-                        // The library may wait until the device has stopped.
+                        // Aborting a communicator may wait until the device has stopped.
                         self.runtime.spawn_blocking(move || communicator.abort());
                     }
                 }
@@ -482,12 +483,13 @@ impl SessionCollectives {
             return;
         }
         let (own, of_group) = (self.this.clone(), Arc::downgrade(group));
-        // The task outlives the request that has begun it.
+        // The watching task runs on the runtime, because it outlives the request that has started it.
         self.runtime.spawn(watch(own, of_group, Arc::downgrade(&communicator), attempt));
     }
 }
 
-/// Asks a communicator whether it is connected, and later whether it has failed, until it ends.
+/// Queries a communicator repeatedly, first for whether it is connected and then for whether it has failed, until it
+/// ends.
 async fn watch(
     own: Weak<SessionCollectives>,
     group: Weak<DeviceGroup>,
@@ -530,7 +532,7 @@ impl DeviceGroup {
     }
 }
 
-/// Returns the error of a reduction that is to be carried out by the library, and cannot.
+/// Returns the error of a reduction whose node demands the library although the library cannot be used.
 fn unwilling(request: &Request, reason: &str) -> Error {
     let text = format!(
         "'{}' on {} asks for NCCL by its communication_hint, but {reason}; 'auto' reduces through host memory then",
@@ -540,7 +542,7 @@ fn unwilling(request: &Request, reason: &str) -> Error {
     Error::new(Code::FailedPrecondition, text)
 }
 
-/// Returns the error of a call to the library that could not be made.
+/// Returns the error for a key of a communicator that the library could not create.
 fn no_key(error: &Error) -> Status {
     Status::new(error.code(), format!("no key of a communicator: {error}"))
 }

@@ -1,4 +1,4 @@
-//! A collective under way on a member, and its time limit.
+//! A collective in progress on a member, and its time limit.
 
 use crate::collective::course::Course;
 use device::Error;
@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 
-/// Time by which the leader's answer may be later than the collective's deadline.
+/// Additional time for the leader's answer after the collective's deadline.
 const LEADER_GRACE: Duration = Duration::from_millis(150);
 
-/// A callback that says for what a collective waits.
+/// A callback that returns a description of the event that a collective awaits.
 type Description = Box<dyn Fn() -> String + Send>;
 
 /// A collective of a node, from the start of the node's kernel to its end.
 pub(super) struct Running {
-    /// The op, the node and the keys, for messages.
+    /// The op, the node and the keys, as error messages name them.
     pub(super) name: String,
     pub(super) timeout: Duration,
     finish: Mutex<Option<Finish>>,
@@ -27,13 +27,14 @@ pub(super) struct Running {
     /// The callback by which the step's cancellation ends the collective.
     on_cancel: Mutex<Option<Registration>>,
     timer: Mutex<Option<AbortHandle>>,
-    /// The calls to the leader, which end with the collective: a later step may begin the instance anew.
+    /// The calls to the leader. They are aborted when the collective ends, because a later step may begin the instance
+    /// again.
     negotiation: Mutex<Option<AbortHandle>>,
-    /// The actions of the members that have not come, as far as they are known.
+    /// A text about the actions of the missing members, as far as they are known.
     pub(super) doing: Mutex<String>,
-    /// Says for what a collective without a course waits; `None` while its members agree.
+    /// Describes the event that a collective without a course awaits; `None` while its members agree.
     wait: Mutex<Option<Description>>,
-    /// `None` until the members have agreed.
+    /// The course of the collective; `None` until the members have agreed.
     pub(super) course: Mutex<Option<Arc<Course>>>,
 }
 
@@ -85,7 +86,7 @@ impl Running {
         *self.timer.lock() = Some(timer);
     }
 
-    /// Waits until the collective's deadline, and ends the collective. `began` is the time of its start.
+    /// Ends the collective with an error when its deadline comes. `began` is the time of the collective's start.
     pub(super) async fn expire_at_last(&self, began: Instant) {
         tokio::time::sleep(self.timeout.saturating_sub(began.elapsed())).await;
         let course = self.course.lock().clone();
@@ -96,26 +97,27 @@ impl Running {
                 self.expire(&awaited.unwrap_or_default());
             }
             None => {
-                // The leader answers at the time limit too, and knows which members have come.
+                // The leader also answers at the time limit, and its answer names the members that have joined.
                 tokio::time::sleep(LEADER_GRACE).await;
                 self.expire("the leader of its group has not answered");
             }
         }
     }
 
-    /// Ends the collective with `DeadlineExceeded` and the reason of its wait.
+    /// Ends the collective with `DeadlineExceeded`; `awaited` is the event that it waits for.
     pub(super) fn expire(&self, awaited: &str) {
         let seconds = self.timeout.as_secs_f64();
         let text = format!("{}: {awaited}{}; waited {seconds:.1} s", self.name, self.doing.lock());
         self.end(Err(Error::new(Code::DeadlineExceeded, text)));
     }
 
-    /// Sets the callback that says, at the deadline, for what the collective waits.
+    /// Sets the callback that describes, at the deadline, the event that the collective awaits.
     pub(super) fn describe_wait(&self, describe: impl Fn() -> String + Send + 'static) {
         *self.wait.lock() = Some(Box::new(describe));
     }
 
-    /// Records the course of the collective. One that `is_first` may have been renewed, and replaced, while it started.
+    /// Records the course of the collective. A first course (`is_first`) does not replace a recorded one, because a
+    /// repeated agreement may have started a newer course meanwhile.
     pub(super) fn follow(&self, course: Arc<Course>, is_first: bool) {
         let mut latest = self.course.lock();
         match is_first {
@@ -124,7 +126,7 @@ impl Running {
         }
     }
 
-    /// Ends calls to the leader when the collective ends, at once if it has ended.
+    /// Aborts the calls to the leader when the collective ends, or at once if it has ended.
     pub(super) fn abort_at_end(&self, calls: AbortHandle) {
         *self.negotiation.lock() = Some(calls);
         if self.finish.lock().is_none()
@@ -137,7 +139,7 @@ impl Running {
     /// Ends the collective, unless it has ended.
     pub(super) fn end(&self, output: device::Result<Value>) {
         let Some(finish) = self.release() else { return };
-        // A course that has not ended still refers to this object, and may wait for members of TensorFlow.
+        // The course is failed too, because it refers to this object and may wait for members of TensorFlow.
         let course = self.course.lock().take();
         if let (Some(course), Err(error)) = (course, &output) {
             course.fail(error.clone());
@@ -145,8 +147,8 @@ impl Running {
         finish(output);
     }
 
-    /// Stops waiting for the collective's end, without ending it. Returns the callback for its output; `None` if it has
-    /// ended.
+    /// Takes the callback for the output, so that the caller can end the collective in another way; `None` if the
+    /// collective has ended. The deadline and the calls to the leader are dropped.
     pub(super) fn release(&self) -> Option<Finish> {
         let finish = self.finish.lock().take()?;
         if let Some(registration) = self.on_cancel.lock().take() {
@@ -158,7 +160,7 @@ impl Running {
     }
 }
 
-/// Says for which members a course waits.
+/// Returns a text that names the members for which a course waits.
 pub(super) fn awaited(course: &Course) -> String {
     let members: Vec<String> = course.awaited().iter().map(|member| member.name.to_string()).collect();
     format!("waits for {}", members.join(", "))

@@ -19,13 +19,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest time before its deadline at which a collective asks the missing members for the last time.
+/// The longest time before its deadline at which a collective queries the missing members for the last time.
 const MAX_LEAD: Duration = Duration::from_millis(400);
 
-/// The part of a collective's time limit for which it waits for the answers to its last questions.
+/// The fraction of a collective's time limit that is reserved for the answers to its last queries, as a divisor.
 const LEAD_PART: u32 = 8;
 
-/// Time within which members must answer the questions of a collective that goes on waiting.
+/// Time within which members must answer the queries of a collective that continues to wait.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// The shortest time between two log messages about one collective.
@@ -34,7 +34,7 @@ const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// Time for which a member's answer is valid for the other collectives of the step.
 const ANSWER_AGE: Duration = Duration::from_secs(1);
 
-/// Number of tasks that a collective asks.
+/// Number of tasks that a collective queries.
 const MAX_ASKED: usize = 4;
 
 /// Number of log messages that are remembered, so that the collectives of a step and group do not repeat them.
@@ -45,13 +45,13 @@ const MAX_LOGGED: usize = 64;
 pub(super) struct Stalls {
     /// Time after which a collective that waits is logged; it is logged again whenever the time has doubled.
     warn_after: Duration,
-    /// The last answers, by task and step.
+    /// The latest answers of tasks, by task and step.
     answers: tokio::sync::Mutex<FxHashMap<(TaskName, i64), (Instant, String)>>,
-    /// The step, the group and the number of the last log messages.
+    /// The steps, groups and numbers of the latest log messages.
     logged: Mutex<VecDeque<(i64, i32, u32)>>,
 }
 
-/// A collective that waits, without its tensors.
+/// A record of a waiting collective that does not hold its tensors.
 #[derive(Clone, Copy)]
 struct Stalled {
     question: Question,
@@ -80,8 +80,8 @@ impl Stalls {
 }
 
 impl SessionCollectives {
-    /// Ends a collective with `DeadlineExceeded` after its time limit. While it waits, it is logged, with the actions of
-    /// the missing members.
+    /// Ends a collective with `DeadlineExceeded` after its time limit. Until then, log messages report that it waits,
+    /// and the actions of the missing members.
     pub(super) fn watch(&self, step: &StepCollectives, request: &Request, run: &Arc<Running>) {
         let question = Question {
             step_id: step.id,
@@ -96,7 +96,7 @@ impl SessionCollectives {
         let timer = self.runtime.spawn(async move {
             tokio::time::sleep(first).await;
             if let Some(own) = own.upgrade() {
-                // Boxed, because most collectives end before, and their timers should be small.
+                // The future is boxed to keep the timers small, because most collectives end before it is polled.
                 Box::pin(own.report(stalled, &ended, ended.timeout - lead)).await;
             }
             ended.expire_at_last(stalled.began).await;
@@ -104,8 +104,8 @@ impl SessionCollectives {
         run.set_timer(timer.abort_handle());
     }
 
-    /// Logs a collective that waits, until the time `last` after its start. Then asks the missing members once more,
-    /// for the error. Ends the collective if a member has begun the group anew.
+    /// Logs a waiting collective repeatedly until the time `last` after its start, and then queries the missing members
+    /// once more for the text of the error. Ends the collective if a restarted member has replaced the group.
     async fn report(&self, stalled: Stalled, run: &Running, last: Duration) {
         let (mut at, mut number) = (self.stalls.warn_after, 0);
         while at < last {
@@ -141,8 +141,8 @@ impl SessionCollectives {
         (!seen.is_complete()).then(|| Error::new(Code::Aborted, text()))
     }
 
-    /// Says for which members a collective waits, and their actions. Members that do not answer within `limit` are named
-    /// so.
+    /// Returns two texts: the members for which a collective waits, and their actions. The second text also says which
+    /// members have not answered within `limit`.
     async fn observe(&self, question: &Question, run: &Running, limit: Duration) -> (String, String) {
         let end = Instant::now() + limit;
         let course = run.course.lock().clone();
@@ -150,7 +150,7 @@ impl SessionCollectives {
             let missing: Vec<TaskName> = course.awaited().iter().map(|m| m.name.task_name()).collect();
             return (awaited(&course), self.doings("", missing, question, end).await);
         }
-        // Half of the time is left for the members.
+        // The leader gets half of the time limit, the members the other half.
         let Some(seen) = self.ask_leader(question, Instant::now() + limit / 2).await else {
             return ("the leader of its group has not answered".into(), String::new());
         };
@@ -176,7 +176,7 @@ impl SessionCollectives {
         self.ask(leader, question, end).await.ok()??.attendance()
     }
 
-    /// Says in which node tasks wait, after a separator and `prefix`; nothing if there are no tasks.
+    /// Returns a text about the nodes in which tasks wait, after a separator and `prefix`; empty if there are no tasks.
     async fn doings(
         &self,
         prefix: &str,
@@ -212,7 +212,7 @@ impl SessionCollectives {
         format!("; {prefix}{}", texts.join("; "))
     }
 
-    /// Says where a task stands in the step of a question.
+    /// Returns a text about a task's progress in the step of a question.
     async fn doing(&self, task: &TaskName, question: &Question, end: Instant) -> String {
         if *task == self.task {
             return standing(&self.steps, question.step_id);
@@ -225,7 +225,7 @@ impl SessionCollectives {
         }
     }
 
-    /// Asks a task; `None` if it is TensorFlow's.
+    /// Sends a question to a task; `None` if the task is a server of TensorFlow.
     async fn ask(
         &self,
         task: &TaskName,

@@ -1,4 +1,4 @@
-//! The terms of a member's request, in which all members must agree.
+//! The terms of a member's request, which must be equal on all members.
 
 use crate::collective::register::{BROADCAST, Terms};
 use device::collective::{Operation, Placed, Request};
@@ -43,7 +43,7 @@ fn functions(operation: Operation) -> String {
     format!("{},{}", reduction.merge.name(), if reduction.is_mean { "Div" } else { "Id" })
 }
 
-/// Returns the text of the subgroups in which the members of a communicator carry out an operation.
+/// Returns the text for the subgroups in which the members of a communicator carry out an operation.
 fn subgroups(placed: &Placed) -> String {
     match &*placed.assignment {
         [] => "all members together".into(),

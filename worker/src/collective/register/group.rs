@@ -1,4 +1,4 @@
-//! One group of a register: who has joined, and who waits until it is complete.
+//! One group of a register: the devices that have joined it, and the callers that wait until it is complete.
 
 use super::instance::Instance;
 use super::{Answers, Join, Members, Met, Waiting};
@@ -8,31 +8,31 @@ use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// A group that is complete, or for whose members the leader waits.
+/// A group that is complete, or whose members the leader still awaits.
 #[derive(Debug)]
 pub(super) struct Group<G, I> {
     pub(super) size: usize,
     /// The number of the last request that used the group.
     pub(super) used: u64,
     pub(super) joined: Vec<Joined>,
-    /// Set if a device was refused before the group was complete.
+    /// The refusal of a device before the group was complete.
     failure: Option<GroupFailure>,
-    /// Set when all members have joined.
+    /// The members in the order of their ranks; set when all have joined.
     pub(super) members: Option<Members>,
     pub(super) waiting: Vec<Waiting<G>>,
     pub(super) instances: FxHashMap<i32, Instance<I>>,
 }
 
-/// The refusal of a device, which each session learns once: its next step begins the group anew.
+/// The refusal of a device. Each session receives it once; the session's next step replaces the group.
 #[derive(Debug)]
 struct GroupFailure {
     status: Status,
     step_id: i64,
-    /// The sessions of the members that have been told.
+    /// The sessions of the members that have received the refusal.
     told: Vec<Arc<str>>,
 }
 
-/// A device that has joined.
+/// A device that has joined a group.
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) session: Arc<str>,
@@ -72,7 +72,7 @@ impl<G, I> Group<G, I> {
         })
     }
 
-    /// Returns the refusal for the caller that has come last and, if the group is not complete, for all that wait.
+    /// Returns the refusal as the answer to the last caller and, if the group is not complete, to all waiting callers.
     pub(super) fn refuse(&mut self, join: &Join, status: Status) -> Answers<G, Met> {
         let mut first = self.waiting.len() - 1;
         if self.members.is_none() {
@@ -84,7 +84,7 @@ impl<G, I> Group<G, I> {
         self.waiting.drain(first..).map(|w| (w.caller, Err(status.clone()))).collect()
     }
 
-    /// Checks that a device may join.
+    /// Checks that a device may join the group.
     pub(super) fn check(&self, join: &Join) -> Result<(), Status> {
         if let Some(failure) = &self.failure {
             return Err(failure.status.clone());

@@ -1,4 +1,4 @@
-//! One instance of a group: the terms of the first member, and the members that have come.
+//! One instance of a group: the terms of the first member, and the members that have called.
 
 use super::{Agree, Agreement, Terms, Waiting};
 use graph::Code;
@@ -7,22 +7,23 @@ use proto::Status;
 /// Number of ended steps that an instance remembers.
 const MAX_ENDED: usize = 8;
 
-/// An instance on which all members have agreed, or for whose members the leader waits.
+/// An instance on which all members have agreed, or for whose members the leader still waits.
 #[derive(Debug)]
 pub(super) struct Instance<I> {
     pub(super) terms: Terms,
-    /// A number by which instances are ordered in time.
+    /// A number by which instances are ordered by age.
     pub(super) number: u64,
-    /// The node and device of the first member, for messages.
+    /// The node and device of the first member, as error messages name them.
     pub(super) first: String,
-    /// The devices of the members that have come, each with the digest of its bucket.
+    /// The devices of the members that have called, each with the digest of its bucket.
     pub(super) come: Vec<(String, Option<i64>)>,
     pub(super) failure: Option<Status>,
-    /// The step of the first member.
+    /// The id of the first member's step.
     pub(super) step_id: i64,
-    /// The renewal by which the instance was begun.
+    /// The number of the iteration that repeated the agreement and so created this instance; `None` for a first
+    /// agreement.
     renewal: Option<u64>,
-    /// Earlier steps that did not complete the instance, each with the error for members that come late.
+    /// Earlier steps that did not complete the instance, each with the error for members that call late.
     ended: Vec<(i64, Status)>,
     pub(super) source: Option<usize>,
     pub(super) waiting: Vec<Waiting<I>>,
@@ -55,13 +56,13 @@ impl<I> Instance<I> {
         Agreement { source: self.source, is_bucketed }
     }
 
-    /// Returns the error of a step that ended before all its members came; `None` for other steps.
+    /// Returns the error of a step that ended before all its members had called; `None` for other steps.
     pub(super) fn end_of(&self, step_id: i64) -> Option<Status> {
         self.ended.iter().find(|(ended, _)| *ended == step_id).map(|(_, status)| status.clone())
     }
 
-    /// Returns the steps that did not complete the instance, this one among them if a member of another step has begun it
-    /// anew.
+    /// Returns the steps that did not complete the instance, including this instance's own step if a member of another
+    /// step has replaced the instance.
     pub(super) fn into_ended(mut self, agree: &Agree, members: usize, status: Status) -> Vec<(i64, Status)> {
         let is_incomplete = self.failure.is_some() || self.come.len() < members;
         if is_incomplete && self.step_id != agree.step_id && self.step_id != 0 {
@@ -71,9 +72,9 @@ impl<I> Instance<I> {
         self.ended
     }
 
-    /// Returns whether the member begins the instance anew. The instance has failed or not been completed in another step,
-    /// or the member agrees anew and is the first to do so, or it has come before and has other terms now, or learned of the
-    /// failure.
+    /// Returns whether the member's call replaces the instance. It does if the instance failed or stayed incomplete in
+    /// another step, if the member is the first to repeat the agreement, or if the member has called before and now has
+    /// other terms or has been told of a failure.
     pub(super) fn is_over(&self, agree: &Agree, members: usize) -> bool {
         let has_failed = self.failure.is_some();
         let is_other_step = self.step_id != agree.step_id;

@@ -6,38 +6,40 @@ use super::{Agree, Answers, Caller, GroupKey, Join, Register, Waiting};
 use graph::{Code, DeviceAttributes};
 use proto::Status;
 
-/// Largest number of members of a group. Each member is told all others, so a group of this size takes a gigabyte of
-/// answers.
+/// Largest number of members of a group. Each member receives the list of all members, so a group of this size takes a
+/// gigabyte of answers.
 pub(super) const MAX_GROUP_SIZE: usize = 1 << 14;
 
 /// Largest length of the name of a device or node, and of the description of a device, bytes.
 pub(super) const MAX_NAME: usize = 4 << 10;
 
-/// Largest length of the text of an instance's functions, bytes: it has the ranks of all members of a communicator.
+/// Largest length of the text of an instance's functions, bytes: the text contains the ranks of all members of a
+/// communicator.
 pub(super) const MAX_FUNCTIONS: usize = 1 << 20;
 
-/// Number of bytes of all records, from which the groups that have not been used for the longest time are dropped.
+/// Maximum number of bytes of all records; beyond it, the groups that have not been used for the longest time are
+/// dropped.
 pub(super) const MAX_HELD: usize = 256 << 20;
 
-/// The part of [`MAX_HELD`] that is left when groups are dropped, so that not every call drops some.
+/// Number of bytes to which the records are reduced when groups are dropped, so that not every call drops groups.
 const LEFT: usize = MAX_HELD / 4 * 3;
 
-/// Number of instances of a group, from which the older half of those that are complete is dropped. Members remember
-/// half as many, and do not ask again for an instance that they remember.
+/// Maximum number of instances of a group; beyond it, the older half of the complete instances is dropped. Members
+/// remember half as many, and do not call again for an instance that they remember.
 pub(super) const MAX_INSTANCES: usize = 1 << 16;
 
 /// Number of bytes that a group, an instance and a member of either take in addition to their texts.
 const RECORD: usize = 256;
 
-/// The number of callers that may wait for a group or an instance: this number, and for each member [`JOINS_OF_MEMBER`]
-/// or [`CALLS_OF_MEMBER`].
+/// Number of callers that may wait for a group or an instance, in addition to [`JOINS_OF_MEMBER`] or
+/// [`CALLS_OF_MEMBER`] for each member.
 const MAX_WAITING: usize = 64;
 
-/// Each node of a member of TensorFlow joins its group when it first runs, so such a member joins as often as its graph
-/// has collectives.
+/// Number of joins of a member that may wait. Each node of a member of TensorFlow joins the group when it first runs,
+/// so such a member joins as often as its graph has collectives.
 pub(super) const JOINS_OF_MEMBER: usize = 1 << 14;
 
-/// Number of calls of a member for one instance.
+/// Number of calls of a member that may wait for one instance.
 pub(super) const CALLS_OF_MEMBER: usize = 4;
 
 impl Join {
@@ -78,7 +80,7 @@ impl Agree {
     }
 }
 
-/// Checks the length of a text; errors call the text `what`.
+/// Checks the length of a text, which errors name `what`.
 fn check_length(what: &str, text: &str, most: usize) -> Result<(), Status> {
     match text.len() {
         length if length > most => {
@@ -96,18 +98,21 @@ impl<G: Caller, I: Caller> Register<G, I> {
     /// Makes room for the records of a request to join.
     ///
     /// # Errors
-    /// `ResourceExhausted` if the groups for which callers wait take all the room.
+    /// `ResourceExhausted` if the groups with waiting callers take up the whole limit.
     pub(super) fn make_room_for_join(&mut self, join: &Join) -> Result<(), Status> {
         self.make_room(join.key(), join.cost())
     }
 
-    /// Makes room for the records of a member's terms, like [`Register::make_room_for_join`].
+    /// Makes room for the records of a member's terms.
+    ///
+    /// # Errors
+    /// Those of [`Register::make_room_for_join`].
     pub(super) fn make_room_for_agree(&mut self, agree: &Agree) -> Result<(), Status> {
         self.make_room((agree.group_key, agree.is_communicator), agree.cost())
     }
 
-    /// Makes room for `bytes` more of a group. Groups for which nobody waits are dropped, those first that have not been
-    /// used for the longest time; their members are told when they next ask.
+    /// Makes room for `bytes` more bytes of a group's records. Groups without waiting callers are dropped, the longest
+    /// unused ones first; their members get an error at their next call.
     fn make_room(&mut self, key: GroupKey, bytes: usize) -> Result<(), Status> {
         self.calls += 1;
         if self.held + bytes > MAX_HELD {
@@ -128,7 +133,7 @@ impl<G: Caller, I: Caller> Register<G, I> {
         Ok(())
     }
 
-    /// Drops groups until [`LEFT`] bytes are left, but not the group `key`.
+    /// Drops groups other than `key` until the records have at most [`LEFT`] bytes.
     fn drop_unused(&mut self, key: GroupKey) {
         let mut unused = Vec::new();
         for (other, group) in &mut self.groups {
@@ -148,14 +153,14 @@ impl<G: Caller, I: Caller> Register<G, I> {
 }
 
 impl<G: Caller, I: Caller> Group<G, I> {
-    /// Returns whether callers wait for the group or one of its instances; forgets those that have gone.
+    /// Returns whether callers wait for the group or one of its instances. Callers that have given up are removed.
     fn is_awaited(&mut self) -> bool {
         forget_gone(&mut self.waiting);
         self.instances.values_mut().for_each(|instance| forget_gone(&mut instance.waiting));
         !self.waiting.is_empty() || self.instances.values().any(|instance| !instance.waiting.is_empty())
     }
 
-    /// Drops the older half of the instances on which all have agreed, if there are [`MAX_INSTANCES`] and `key` is new.
+    /// Drops the older half of the complete instances if there are [`MAX_INSTANCES`] and `key` is a new one.
     ///
     /// # Errors
     /// `ResourceExhausted` if callers wait for all instances.
@@ -201,11 +206,11 @@ fn forget_gone<W: Caller>(waiting: &mut Vec<Waiting<W>>) {
     waiting.retain(|waiting| !waiting.caller.has_gone());
 }
 
-/// Adds a caller to those that wait for a group of `size` members or one of its instances; `calls` may wait for each
-/// member.
+/// Adds a caller to those that wait for a group of `size` members or one of its instances; `calls` callers may wait for
+/// each member.
 ///
 /// # Errors
-/// The answer `ResourceExhausted`, if too many wait.
+/// The answer `ResourceExhausted` for the caller, if too many wait.
 pub(super) fn enqueue<W: Caller, T>(
     waiting: &mut Vec<Waiting<W>>,
     size: usize,

@@ -13,15 +13,15 @@ pub(crate) struct Join {
     pub(crate) device: DeviceAttributes,
     /// The member's rank in the group of a communicator; `None` in a group whose members are ranked by their names.
     pub(crate) rank: Option<usize>,
-    /// The id of the member's step; 0 if the member does not tell.
+    /// The id of the member's step; 0 if it is unknown.
     pub(crate) step_id: i64,
 }
 
 /// The key of a group, and whether it is the group of a communicator: each kind has keys of its own.
 pub(crate) type GroupKey = (i32, bool);
 
-/// The members of a complete group in the order of their ranks: in the group of a communicator the members give them,
-/// else they follow the order of the full names.
+/// The members of a complete group in the order of their ranks: the ranks that they request in the group of a
+/// communicator, else the order of their full names.
 pub(crate) type Members = Arc<[DeviceAttributes]>;
 
 /// A complete group.
@@ -32,7 +32,7 @@ pub(crate) struct Met {
     pub(crate) is_shared: bool,
 }
 
-/// The properties of an instance in which all members must agree.
+/// The properties of an instance that must be equal on all members.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Terms {
     /// The number by which TensorFlow's protocol denotes the operation.
@@ -41,8 +41,8 @@ pub(crate) struct Terms {
     pub(crate) dtype: i32,
     /// The shape of the members' outputs for a gather, of their inputs otherwise.
     pub(crate) shape: Option<Shape>,
-    /// The functions of a reduction, such as `Add,Div`, and the assignment of a communicator's members to subgroups; empty
-    /// if the member does not tell.
+    /// The functions of a reduction, such as `Add,Div`, and the assignment of a communicator's members to subgroups;
+    /// empty if they are unknown.
     pub(crate) functions: String,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Terms {
 pub(crate) struct Agreement {
     /// The rank of a broadcast's source.
     pub(crate) source: Option<usize>,
-    /// True if all members have the instance in a bucket of one digest.
+    /// True if the instance is in a bucket of the same digest on all members.
     pub(crate) is_bucketed: bool,
 }
 
@@ -62,13 +62,14 @@ pub(crate) struct Agree {
     pub(crate) is_communicator: bool,
     pub(crate) instance_key: i32,
     pub(crate) device: String,
-    /// The name of the member's node, for messages.
+    /// The name of the member's node, as error messages name it.
     pub(crate) node: String,
     pub(crate) terms: Terms,
     pub(crate) is_source: bool,
-    /// The id of the member's step; 0 if the member does not tell.
+    /// The id of the member's step; 0 if it is unknown.
     pub(crate) step_id: i64,
-    /// Set if the members agree anew on an instance: a number of the iteration within the step, the same for all.
+    /// Set if the members repeat their agreement on an instance: a number that identifies the iteration within the step
+    /// and is the same on all members.
     pub(crate) renewal: Option<u64>,
     /// The digest of the bucket in which the member has the instance.
     pub(crate) bucket: Option<i64>,

@@ -6,7 +6,7 @@ use graph::{DeviceName, Shape, TaskName};
 type Groups = Register<u32, u32>;
 
 impl Caller for u32 {
-    /// Callers from 1000 on have gone.
+    /// Returns true for callers from 1000 on, which have given up.
     fn has_gone(&self) -> bool {
         *self >= 1000
     }
@@ -37,7 +37,7 @@ fn agree(task: u32, terms: Terms, is_source: bool) -> Agree {
     }
 }
 
-/// Returns the answer of an agreement without a bucket.
+/// Returns the agreement on an instance that is in no bucket, as the answer to a member.
 fn agreed(source: Option<usize>) -> Result<Agreement, Status> {
     Ok(Agreement { source, is_bucketed: false })
 }
@@ -46,7 +46,7 @@ fn terms(kind: i32, elements: usize) -> Terms {
     Terms { kind, dtype: 1, shape: Shape::new(&[elements]).ok(), functions: String::new() }
 }
 
-/// Returns the callers that are answered, with the tasks of the members or the text of the error.
+/// Returns the callers that are answered, each with the tasks of the members or the text of the error.
 fn seen(answers: Answers<u32, Met>) -> Vec<(u32, Result<Vec<u32>, String>)> {
     let tasks = |met: Met| met.members.iter().map(|member| member.name.task).collect();
     answers.into_iter().map(|(caller, r)| (caller, r.map(tasks).map_err(|s| s.message))).collect()
@@ -63,7 +63,7 @@ fn members_learn_each_other_in_the_order_of_their_names_when_the_last_has_joined
     let mut register = Groups::default();
     assert_eq!(seen(register.join(join(10, "s", 3), 1)), []);
     assert_eq!(seen(register.join(join(2, "s", 3), 2)), []);
-    // A member may ask twice.
+    // A member may join twice.
     assert_eq!(seen(register.join(join(2, "s", 3), 3)), []);
     let all = Ok(vec![0, 2, 10]);
     let answered = seen(register.join(join(0, "s", 3), 4));
@@ -91,12 +91,12 @@ fn members_of_a_communicator_have_the_ranks_that_they_give() {
     // A group of another kind has the same key.
     register.join(join(0, "s", 3), 9);
     assert_eq!(seen(register.join(ranked(0, 2, 1), 1)), []);
-    // Two members with one rank fail, and so does a member that comes later in the step.
+    // Two members with the same rank are an error for both, and for a member that joins later in the step.
     let refused = seen(register.join(ranked(1, 2, 1), 2));
     let [(1, Err(first)), (2, Err(second))] = &refused[..] else { panic!("{refused:?}") };
     assert!(first == second && first.contains("with rank 2, which /job:worker/replica:0/task:0"), "{first}");
     assert!(matches!(&seen(register.join(ranked(2, 1, 1), 3))[..], [(3, Err(third))] if third == first));
-    // So does a member of another session that missed the step; the next step begins the group anew.
+    // The same error goes to a member of another session that missed the step; the next step replaces the group.
     let late = Join { session: "late".into(), ..ranked(2, 1, 7) };
     assert!(matches!(&seen(register.join(late, 8))[..], [(8, Err(text))] if text == first));
     assert_eq!(seen(register.join(ranked(0, 2, 2), 4)), []);
@@ -104,7 +104,7 @@ fn members_of_a_communicator_have_the_ranks_that_they_give() {
     let all = Ok(vec![1, 2, 0]);
     let answered = seen(register.join(ranked(2, 1, 2), 6));
     assert_eq!(answered, [(4, all.clone()), (5, all.clone()), (6, all)]);
-    // A member keeps its rank.
+    // A member cannot change its rank.
     let refused = seen(register.join(ranked(0, 1, 3), 7));
     assert!(matches!(&refused[..], [(7, Err(text))] if text.contains("it has rank 2")), "{refused:?}");
 }
@@ -132,9 +132,9 @@ fn members_of_a_reduction_must_agree_on_their_terms() {
     for text in ["Shape mismatch in the collective instance 9", "[6]", "[5]", "node_0", "task:1"] {
         assert!(status.message.contains(text), "{text}: {}", status.message);
     }
-    // A member that comes after the failure is refused too.
+    // A member that calls after the failure gets the same error.
     assert_eq!(register.agree(agree(2, terms(0, 6), false), 3), [(3, Err(status.clone()))]);
-    // A member that comes again begins the instance anew.
+    // The instance is replaced when a member calls again.
     for task in 0..2 {
         assert_eq!(register.agree(agree(task, terms(0, 5), false), task), []);
     }
@@ -156,7 +156,7 @@ fn members_agree_anew_when_the_terms_of_one_have_changed() {
     let all_agree = |answers: &Answers<u32, Agreement>| answers.iter().all(|(_, r)| r.is_ok());
     register.agree(agree(0, terms(0, 6), false), 0);
     assert_eq!(register.agree(agree(1, terms(0, 6), false), 1).len(), 2);
-    // Member 1 has learnt that the terms of member 0 have changed, and comes first, with the terms of before.
+    // Member 1 has received the notice that member 0 has other terms, and calls first, with its old terms.
     let renewed = |task, elements, renewal| Agree {
         step_id: 2,
         renewal: Some(renewal),
@@ -165,7 +165,7 @@ fn members_agree_anew_when_the_terms_of_one_have_changed() {
     assert_eq!(register.agree(renewed(1, 6, 0), 2), []);
     let refused = register.agree(renewed(0, 5, 0), 3);
     assert!(matches!(&refused[..], [(2, Err(_)), (3, Err(s))] if s.message.contains("Shape mismatch")));
-    // In the next iteration both have changed.
+    // In the next iteration both members have other terms.
     assert_eq!(register.agree(renewed(1, 7, 1), 4), []);
     let answers = register.agree(renewed(0, 7, 1), 5);
     assert!(answers.len() == 2 && all_agree(&answers), "{answers:?}");
@@ -186,7 +186,7 @@ fn a_late_member_of_a_failed_step_does_not_disturb_the_next() {
         register.agree(in_step(2, 4, 2), 5),
         [(2, agreed(None)), (4, agreed(None)), (5, agreed(None))]
     );
-    // A member that waits for the others of a step learns that one of them runs the next.
+    // A member that waits for the others of its step gets an error when one of them calls in the next step.
     let other = |task, step_id| Agree { instance_key: 8, ..in_step(task, 4, step_id) };
     assert_eq!(register.agree(other(0, 3), 6), []);
     let begun = register.agree(other(1, 4), 7);
@@ -232,7 +232,7 @@ fn a_step_that_fails_in_one_session_ends_the_waits_in_the_others() {
     let failure = Status::new(Code::NotFound, "no file");
     assert_eq!(register.fail_step(2, &failure), (vec![], vec![]));
     assert_eq!(register.fail_step(1, &failure), (vec![1], vec![]));
-    // A member that comes late for the step is refused; in the next step the members meet.
+    // A member that calls late in the step is refused; in the next step the group is complete.
     assert_eq!(seen(register.join(join(1, "t", 2), 2)), [(2, Err("no file".into()))]);
     let next = |task| Join { step_id: 3, ..join(task, if task == 0 { "s" } else { "t" }, 2) };
     assert_eq!(seen(register.join(next(0), 3)), []);
@@ -240,7 +240,7 @@ fn a_step_that_fails_in_one_session_ends_the_waits_in_the_others() {
     let of_step_3 = |task, elements| Agree { step_id: 3, ..agree(task, terms(0, elements), false) };
     assert_eq!(register.agree(of_step_3(0, 6), 5), []);
     assert_eq!(register.fail_step(3, &failure), (vec![], vec![5]));
-    // The instance has begun anew, so other terms are accepted.
+    // The instance has been replaced, so other terms are accepted.
     let of_step_4 = |task| Agree { step_id: 4, ..agree(task, terms(0, 7), false) };
     assert_eq!(register.agree(of_step_4(1), 6), []);
     assert_eq!(register.agree(of_step_4(0), 7).len(), 2);
@@ -291,7 +291,7 @@ fn groups_that_nobody_uses_are_dropped_when_there_are_too_many() {
         join.device.physical_description = "x".repeat(4000);
         join
     };
-    // A group for which a member waits, and one of which the caller has gone.
+    // One group has a waiting member, and one has a caller that has given up.
     assert_eq!(seen(register.join(with_key(-1, 2), 1)), []);
     assert_eq!(seen(register.join(with_key(-2, 2), 1000)), []);
     let count = 3 * limits::MAX_HELD / 4000;
@@ -301,10 +301,10 @@ fn groups_that_nobody_uses_are_dropped_when_there_are_too_many() {
     assert!(register.groups.len() < limits::MAX_HELD / 4000);
     let kept = [-1, -2, 0, count as i32 - 1].map(|key| register.groups.contains_key(&(key, false)));
     assert_eq!(kept, [true, false, false, true]);
-    // A member of a dropped group learns that the group must meet anew.
+    // A member of a dropped group gets an error that asks it to join again.
     let lost = register.agree(Agree { group_key: 0, ..agree(0, terms(0, 6), false) }, 3);
     assert!(matches!(&lost[..], [(3, Err(s))] if s.code == Code::FailedPrecondition), "{lost:?}");
-    // Groups for which members wait are not dropped; then new ones are refused.
+    // Groups with waiting members are not dropped, so further groups are refused.
     let mut refused = Vec::new();
     for key in (0..count as i32).map(|key| -3 - key) {
         refused = seen(register.join(with_key(key, 2), 4));
@@ -320,7 +320,7 @@ fn endless_instance_keys_and_calls_take_no_endless_memory() {
     let mut register = Groups::default();
     complete(&mut register, 2);
     let instance = |task, instance_key| Agree { instance_key, ..agree(task, terms(0, 6), false) };
-    // An instance for which a member waits is kept.
+    // An instance with a waiting member is kept.
     assert_eq!(register.agree(instance(0, -1), 1), []);
     for key in 0..3 * limits::MAX_INSTANCES as i32 {
         assert_eq!(register.agree(instance(0, key), 2), []);
@@ -328,7 +328,8 @@ fn endless_instance_keys_and_calls_take_no_endless_memory() {
     }
     let instances = &register.groups[&(1, false)].instances;
     assert!(instances.len() <= limits::MAX_INSTANCES && instances.contains_key(&-1));
-    // One member calls again and again: callers that have gone are forgotten, others are refused.
+    // One member calls repeatedly: callers that have given up are removed, further callers beyond the limit are
+    // refused.
     for _ in 0..10_000 {
         assert_eq!(register.agree(instance(0, -1), 1000), []);
     }
@@ -349,10 +350,10 @@ fn members_run_an_instance_in_a_bucket_if_all_have_the_same() {
         register.agree(of(1, buckets[1], step_id), 1)
     };
     assert_eq!(meet([Some(5), Some(5)], 1), all(true));
-    // A member that comes with another bucket begins the instance anew.
+    // A member with another bucket replaces the instance.
     assert_eq!(meet([Some(6), Some(5)], 2), all(false));
     assert_eq!(meet([None, Some(5)], 3), all(false));
     assert_eq!(meet([Some(7), Some(7)], 4), all(true));
-    // A member that has forgotten is answered from what was agreed.
+    // A member that has dropped its agreements gets the existing agreement.
     assert_eq!(register.agree(of(1, Some(7), 5), 1), all(true)[1..]);
 }

@@ -1,9 +1,9 @@
 //! Simulated groups: register, schedules and courses as values, with messages that are delayed and overtake each other,
-//! requests that are sent twice, and a member that dies. Each seed is one group, which runs a step that may fail and then
-//! one that must succeed.
+//! requests that are sent twice, and a member that dies. Each seed determines one group, which runs a step that may
+//! fail and then one that must succeed.
 //!
-//! Elements never come twice: links are streams, and a link that breaks ends its steps. Requests to the leader may come
-//! twice, because a caller repeats them when it does not know their outcome.
+//! Elements are never delivered twice: links are streams, and a link that breaks ends its steps. Requests to the leader
+//! may be delivered twice, because a caller repeats a request whose outcome is unknown.
 
 mod network;
 
@@ -23,23 +23,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Number of seeds in a run of all tests; `ANABRANCH_COLLECTIVE_SEEDS` sets another, `ANABRANCH_COLLECTIVE_SEED` the first.
+/// Number of seeds in a run of all tests; the environment variable `ANABRANCH_COLLECTIVE_SEEDS` sets another number,
+/// `ANABRANCH_COLLECTIVE_SEED` the first seed.
 const SEEDS: u64 = 300;
 
 /// Time after which a group counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Largest number of elements of all members together.
+/// Largest number of elements in total over all members.
 const MAX_TOTAL: usize = 2_000_000;
 
-/// The step in which something may go wrong.
+/// The id of the step in which a fault may happen.
 const FIRST: i64 = 1;
 
-/// Number of steps within which a group works again after a member has died. The survivors may meet the member's earlier
-/// session, before its next one has come, and a late request of that session begins the group anew once more.
+/// Number of steps within which a group must work again after a member has died. The survivors may first join a group
+/// with the member's earlier session, and a late request of that session may replace the group once more.
 const MAX_STEPS: i64 = 6;
 
-/// Time without messages after which collectives reach their deadlines, after a member has died.
+/// Time without messages after which collectives reach their deadlines once a member has died.
 const DEADLINE: Duration = Duration::from_millis(200);
 
 /// The fault of the first step.
@@ -51,13 +52,13 @@ enum Fault {
         rank: usize,
         after: usize,
     },
-    /// A member has one element more.
+    /// The input of a member has one element more than those of the others.
     OtherShape {
         rank: usize,
     },
 }
 
-/// A group and its inputs.
+/// A group with its operation and inputs.
 struct Case {
     size: usize,
     operation: Operation,
@@ -71,7 +72,7 @@ struct Case {
 /// The outcomes of a step by rank; `None` for a member that has not ended.
 type Outcomes = Vec<Option<device::Result<Tensor>>>;
 
-/// A step under way, by rank.
+/// A step in progress; its lists are indexed by rank.
 struct Step {
     id: i64,
     ports: Vec<Arc<Port>>,
@@ -80,7 +81,7 @@ struct Step {
     outcomes: Arc<Mutex<Outcomes>>,
 }
 
-/// A group under way.
+/// A group in progress.
 struct Simulation {
     case: Case,
     random: StdRng,
@@ -109,12 +110,12 @@ impl Case {
             _ => Operation::AllToAll,
         };
         let dtype = [DType::Float, DType::Double, DType::Int32][random.random_range(0..3)];
-        // Mostly small; one of twenty has up to a million.
+        // Most inputs are small; one of twenty has up to a million elements.
         let most =
             [40, 20_000, 1_000_000][if random.random_bool(0.05) { 2 } else { random.random_range(0..2) }];
         let most = if random.random_bool(0.7) { most.min(40) } else { most };
         let count = random.random_range(0..=most).min(MAX_TOTAL / size / size);
-        // Rows of equal sizes.
+        // These operations need rows of equal sizes.
         let count = if matches!(operation, Operation::ReduceScatter(_) | Operation::AllToAll) {
             count.div_ceil(size) * size
         } else {
@@ -245,7 +246,7 @@ impl Simulation {
         Message::Agree(call, Box::new(agree))
     }
 
-    /// Posts a request to the leader, now and then twice.
+    /// Posts a request to the leader, sometimes twice.
     fn request(&mut self, make: impl Fn(&Simulation) -> Message) {
         self.network.post(make(self));
         if self.random.random_bool(0.1) {
@@ -266,7 +267,7 @@ impl Simulation {
         Step { id, ports, met: vec![None; size], courses: vec![None; size], outcomes }
     }
 
-    /// Runs a step of all members until all that live have ended.
+    /// Runs a step of all members until all living members have ended.
     fn run(&mut self, id: i64) -> Outcomes {
         let (began, mut delivered) = (Instant::now(), 0);
         let may_expire = self.has_restarted() && id < MAX_STEPS;
@@ -290,7 +291,7 @@ impl Simulation {
                     last = Instant::now();
                 }
                 None if may_expire && last.elapsed() > DEADLINE => self.expire(&step),
-                // Large chunks are combined by threads of the pool.
+                // Threads of the pool combine large chunks, so the loop waits for them.
                 None => std::thread::yield_now(),
             }
             delivered += 1;
@@ -301,7 +302,7 @@ impl Simulation {
                 self.register.who_has_joined((1, false))
             );
         }
-        // The masters tell the leader of failures before they begin another step; other messages may be late.
+        // The leader is told of failures before the masters begin another step; other messages may be late.
         let failed = self.network.take_all(|message| match message {
             Message::Failed { step_id, why } => Some((*step_id, why.clone())),
             _ => None,
@@ -310,7 +311,7 @@ impl Simulation {
         step.outcomes.lock().clone()
     }
 
-    /// Ends a member: its last messages may be lost, and the others learn that their links have broken.
+    /// Kills a member: its last messages may be lost, and the other members are told that their links have broken.
     fn kill(&mut self, dead: usize) {
         self.dead = Some(dead);
         let random = &mut self.random;
@@ -350,7 +351,7 @@ impl Simulation {
                     Err(status) => self.end(step, call.rank, to_error(status)),
                 }
             }
-            // The second answer to a member that has called twice.
+            // This is the second answer to a member that has called twice.
             Message::Joined(..) | Message::Agreed(..) => {}
             Message::Elements(Elements { step_id, to, key, sent, hops, .. }) => {
                 if step_id == step.id && self.dead != Some(to) {
@@ -367,7 +368,7 @@ impl Simulation {
                     }
                 }
             }
-            // A link that breaks ends the steps that are under way.
+            // A broken link ends only the steps in progress.
             Message::Broken { step_id, .. } if step_id != step.id => {}
             Message::Broken { to, dead, .. } => {
                 let text = format!("the connection to {} has broken", self.device(dead).name.task_name());
@@ -376,7 +377,7 @@ impl Simulation {
         }
     }
 
-    /// Returns whether a member has died and its task has begun again.
+    /// Returns whether a member has died and its task has restarted.
     fn has_restarted(&self) -> bool {
         self.incarnations.iter().any(|incarnation| *incarnation > 1)
     }
@@ -389,7 +390,7 @@ impl Simulation {
         }
     }
 
-    /// Returns the error of a member that receives from the earlier session of a task that has begun again.
+    /// Returns the error of a member that receives from the earlier session of a restarted task.
     fn stale(&self, met: &Met, schedule: &Schedule) -> Option<Error> {
         let mut receives = schedule.phases.iter().flat_map(|phase| &phase.receives);
         let stale = receives
@@ -419,7 +420,7 @@ impl Simulation {
             foreign: None,
             schedule: Schedule::new(operation, member),
         };
-        // The receiver's request reaches the task, which refuses it.
+        // The receiver's request reaches the restarted task, which refuses it.
         let stale = self.stale(step.met[rank].as_ref()?, &plan.schedule);
         let outcomes = step.outcomes.clone();
         let finish = move |outcome| {
@@ -435,7 +436,8 @@ impl Simulation {
         Some(course)
     }
 
-    /// Ends a member's step with an error, unless it has ended. The member tells the others, and its master the leader.
+    /// Ends a member's step with an error, unless it has ended. The other members and, through the member's master, the
+    /// leader are told.
     fn end(&mut self, step: &Step, rank: usize, error: Error) {
         if self.dead == Some(rank) || step.has_ended(rank) {
             return;
@@ -453,8 +455,8 @@ impl Simulation {
         agreeing.into_iter().for_each(|asker| asker.answer(Err(why.clone())));
     }
 
-    /// Runs the group, and checks each outcome: the elements that a serial computation gives, or an error that names the
-    /// cause.
+    /// Runs the group, and checks each outcome: either the elements that a serial computation gives, or an error that
+    /// names the cause.
     fn check(&mut self) {
         let outcomes = self.run(FIRST);
         let cause = match self.case.fault {
@@ -478,8 +480,8 @@ impl Simulation {
         }
     }
 
-    /// Checks the outcomes of members that live: the right elements, or an error with `cause`. Returns whether a member
-    /// has failed.
+    /// Checks the outcomes of the living members: each must be the right elements or an error with `cause`. Returns
+    /// whether a member has failed.
     fn check_outcomes(&self, outcomes: &Outcomes, cause: &str) -> bool {
         let mut has_failed = false;
         for (rank, outcome) in outcomes.iter().enumerate().filter(|(rank, _)| self.dead != Some(*rank)) {
@@ -543,7 +545,7 @@ fn a_small_reduction_of_many_members_takes_one_hop() -> Result<(), Box<dyn std::
     simulation.is_ordered = true;
     let outcomes = simulation.run(FIRST);
     assert!(!simulation.check_outcomes(&outcomes, "no cause"));
-    // A tree of pairs would take 2 log2(64) = 12.
+    // A binary tree would take 2 log2(64) = 12 hops.
     assert_eq!(simulation.network.hops(), 1);
     Ok(())
 }

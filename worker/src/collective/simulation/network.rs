@@ -17,7 +17,7 @@ pub(super) struct Call {
     pub(super) step_id: i64,
 }
 
-/// A caller that waits for the answer `T` of the leader. If it is dropped without an answer, it gets an error.
+/// A caller that waits for the leader's answer of type `T`. Dropping it without an answer gives it an error.
 pub(super) struct Asker<T> {
     call: Call,
     network: Arc<Network>,
@@ -55,25 +55,25 @@ impl<T> Caller for Asker<T> {
     }
 }
 
-/// A message under way.
+/// A message that has not been delivered.
 pub(super) enum Message {
     Join(Call, Join),
     Joined(Call, Result<Met, Status>),
     Agree(Call, Box<Agree>),
     Agreed(Call, Result<Agreement, Status>),
-    /// The news for the leader that a step has failed.
+    /// A master tells the leader that a step has failed.
     Failed {
         step_id: i64,
         why: Status,
     },
-    /// The news for a member that a step has failed on another one.
+    /// A member is told that a step has failed on another member.
     Cancelled {
         to: usize,
         step_id: i64,
         why: Error,
     },
     Elements(Elements),
-    /// The end of a link, which names the member that has died.
+    /// A member is told that its link to a dead member has ended.
     Broken {
         to: usize,
         step_id: i64,
@@ -81,7 +81,7 @@ pub(super) enum Message {
     },
 }
 
-/// Elements for a member in a step, and the number of hops after which it has the sender's knowledge.
+/// Elements for a member in a step. `hops` is the length of the longest chain of messages that ends with this one.
 pub(super) struct Elements {
     pub(super) step_id: i64,
     pub(super) from: usize,
@@ -91,8 +91,8 @@ pub(super) struct Elements {
     pub(super) hops: usize,
 }
 
-/// The messages of all steps that have not been delivered, and the number of hops after which each member has its
-/// knowledge.
+/// The undelivered messages of all steps, and for each member the length of the longest chain of messages that it has
+/// received.
 #[derive(Default)]
 pub(super) struct Network {
     messages: Mutex<Vec<Message>>,
@@ -120,14 +120,14 @@ impl Network {
         })
     }
 
-    /// Removes the first message that is not elements, else the first elements.
+    /// Removes and returns the first message that carries no elements; if there is none, the first one that does.
     pub(super) fn take_in_order(&self) -> Option<Message> {
         let mut messages = self.messages.lock();
         let first = messages.iter().position(|message| !matches!(message, Message::Elements(_)));
         (!messages.is_empty()).then(|| messages.remove(first.unwrap_or(0)))
     }
 
-    /// Removes and returns the messages of which `choose` returns something.
+    /// Removes the messages for which `choose` returns a value. Returns these values.
     pub(super) fn take_all<T>(&self, choose: impl Fn(&Message) -> Option<T>) -> Vec<T> {
         let mut taken = Vec::new();
         self.messages.lock().retain(|message| {
@@ -144,12 +144,12 @@ impl Network {
         self.messages.lock().retain(|message| !is_lost(message));
     }
 
-    /// Records that a member has received elements after a number of hops.
+    /// Records that a member has received elements at the end of a chain of `hops` messages.
     pub(super) fn arrive(&self, rank: usize, hops: usize) {
         self.hops[rank].fetch_max(hops, Ordering::Relaxed);
     }
 
-    /// Returns the largest number of hops after which a member has its knowledge.
+    /// Returns the length of the longest chain of messages that any member has received.
     pub(super) fn hops(&self) -> usize {
         self.hops.iter().map(|hops| hops.load(Ordering::Relaxed)).max().unwrap_or(0)
     }

@@ -19,12 +19,12 @@ pub(super) struct LentTensor {
 }
 
 impl Outbound {
-    /// Offers the peer to read large tensors by a fabric; the peer has the offer in its hello.
+    /// Records that the peer has been offered, in this link's hello, to read large tensors by a fabric.
     pub(in crate::transport) fn offer_fabric(&self, lender: Box<dyn Lender>) {
         *self.lending.lock() = Lending::Offered(lender.into());
     }
 
-    /// Completes the fabric's end by the peer's answer; an empty answer is a refusal.
+    /// Completes this end of the fabric with the text of the peer's answer; an empty text is a refusal.
     pub(super) fn complete_fabric(self: &Arc<Self>, answer: String) {
         let Some(lender) = self.lending.lock().take_offered() else { return };
         if answer.is_empty() {
@@ -96,7 +96,7 @@ impl Outbound {
         }
     }
 
-    /// Lends no more tensors by the fabric.
+    /// Stops lending tensors by the fabric, and logs the reason.
     fn end_lending(&self, why: &str) {
         let ended = std::mem::take(&mut *self.lending.lock());
         if let Lending::Ready(_) = &ended {

@@ -214,9 +214,9 @@ impl Outbound {
         }
     }
 
-    /// Notifies a peer that takes part in a step's collectives, perhaps in another master's session, of the step's failure.
-    /// The other master may have counted on to the next step, which fails too: it would wait for members whose master has left
-    /// the sequence of step ids.
+    /// Notifies a peer that takes part in a step's collectives, perhaps in another master's session, of the step's
+    /// failure. The next step in the sequence of step ids fails too, because the other master may have begun it
+    /// already, and would wait for members whose master has left the sequence.
     pub(crate) fn send_failure_to_member(&self, step_id: i64, why: &Error) {
         self.send_failure(step_id, why);
         self.send_failure(next_step_id(step_id), why);

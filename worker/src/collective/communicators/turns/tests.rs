@@ -22,7 +22,8 @@ fn lost() -> Error {
     Error::new(Code::Unavailable, "a member is lost")
 }
 
-/// Returns the turns of a rank with a communicator of epoch 1 and the first reduction of step 1, of two.
+/// Returns the turns of a member that has added the first of the two reductions of step 1 and has connected in epoch 1,
+/// and the actions that follow from the connection.
 fn ready(rank: usize) -> (Turns<Reduction>, Vec<Action<Reduction>>) {
     let mut turns = Turns::new(rank, 0);
     assert_eq!(turns.add(1, 0, 2, (1, 0)), [Action::Enter { attempt: 1, last: 0 }]);
@@ -46,7 +47,7 @@ fn other_ranks_wait_for_their_turn_and_keep_the_order_of_the_plan() {
     let (mut turns, actions) = ready(1);
     assert_eq!(actions, []);
     assert_eq!(turns.add(2, 0, 1, (2, 0)), []);
-    // Rank 0 has seen step 2 first.
+    // Rank 0 has assigned the first turn to step 2.
     assert_eq!(turns.take_turn(1, 1, 1), []);
     assert_eq!(starts(&turns.take_turn(2, 1, 0)), [(2, 0), (1, 0)]);
     assert_eq!(starts(&turns.add(1, 1, 2, (1, 1))), [(1, 1)]);
@@ -104,7 +105,7 @@ fn members_in_different_epochs_fail_instead_of_waiting() {
     assert!(matches!(&actions[..], [Action::Abort, Action::Fail { .. }, Action::EndStep { step_id: 1 }]));
 }
 
-/// An event on the way to a member.
+/// An event that has not been delivered to its member yet.
 #[derive(Clone, Debug)]
 enum Event {
     Add(Reduction, usize),
@@ -116,7 +117,7 @@ enum Event {
     StepFails(i64),
 }
 
-/// The library's view of one epoch.
+/// The library's state of the communicator of one epoch.
 #[derive(Default)]
 struct Communicator {
     connected: BTreeSet<usize>,
@@ -132,10 +133,10 @@ struct Simulation {
     random: StdRng,
     members: Vec<Turns<Reduction>>,
     epochs: Epochs<u32>,
-    /// By member: the attempt of each call to the leader.
+    /// For each member, the attempt of each call to the leader.
     calls: Vec<(usize, u64)>,
     communicators: BTreeMap<u64, Communicator>,
-    /// By member: the epoch and the attempt of its side of a communicator.
+    /// For each member, the epoch and the attempt of its side of a communicator.
     sides: Vec<Option<(u64, u64)>>,
     events: Vec<(usize, Event)>,
     counts: BTreeMap<i64, usize>,
@@ -169,7 +170,7 @@ impl Simulation {
         simulation
     }
 
-    /// Delivers an event, in any order. If only a library that hangs is left, a deadline fails its steps.
+    /// Delivers an event, chosen at random. If only a hanging library is left, a deadline fails its steps.
     fn advance(&mut self) -> bool {
         if self.events.is_empty() {
             let open = |(member, ended): (usize, &BTreeMap<Reduction, bool>)| {
@@ -295,8 +296,8 @@ impl Simulation {
         }
     }
 
-    /// Starts a member's part: a reduction ends when all members have started their parts, and the parts must belong to one
-    /// reduction.
+    /// Starts a member's part of a reduction. The reduction ends when all members have started their parts; parts that
+    /// start together must belong to the same reduction.
     fn start(&mut self, member: usize, reduction: Reduction) {
         let Some((epoch, _)) = self.sides[member] else { panic!("member {member} has no communicator") };
         let Some(communicator) = self.communicators.get_mut(&epoch) else { panic!("no epoch {epoch}") };
