@@ -1,24 +1,24 @@
-//! The kernels of a step that run at the moment, for reports of steps that wait, and notes for the step's trace.
+//! The kernels of a step that are running, for reports of steps that wait, and notes of kernels for the step's trace.
 
 use graph::Node;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, OnceLock};
 
-/// The asynchronous kernels of a step that have not ended, those of its function calls among them, and the notes of
+/// The asynchronous kernels of a step that have not ended, including those of its function calls, and the notes of
 /// kernels about their work.
 #[derive(Debug, Default)]
 pub struct Activity {
-    /// By the address of the node.
+    /// The nodes whose kernels have not ended, by the address of the node.
     waiting: Mutex<FxHashMap<usize, Waiting>>,
-    /// By the address of the node; not set unless the step is traced.
+    /// The notes by the address of the node; unset unless the step is traced.
     notes: OnceLock<Mutex<FxHashMap<usize, String>>>,
 }
 
 #[derive(Debug)]
 struct Waiting {
     node: Arc<Node>,
-    /// Number of the node's runs, of several iterations or calls, that have not ended.
+    /// Number of the node's runs, in different iterations or calls, that have not ended.
     runs: usize,
 }
 
@@ -46,12 +46,12 @@ impl Activity {
         nodes
     }
 
-    /// Keeps notes from now on, because the step is traced.
+    /// Stores notes from now on, because the step is traced.
     pub fn keep_notes(&self) {
         self.notes.get_or_init(Mutex::default);
     }
 
-    /// Notes something about the node's work for the trace of the step; `text` is called only if the step is traced. A
+    /// Stores a note about the node's work for the trace of the step; `text` is called only if the step is traced. A
     /// later note about the node replaces one that has not been taken.
     pub fn note(&self, node: &Node, text: impl FnOnce() -> String) {
         if let Some(notes) = self.notes.get() {

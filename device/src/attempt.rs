@@ -36,7 +36,7 @@ impl<S, R, F: FnMut(&mut S) -> Progress<R> + Send> Attempt<S, R> for F {
     }
 }
 
-/// A callback that receives the result of an attempt. Called exactly once.
+/// A callback that receives the result of an attempt. It is called exactly once.
 pub type Finish<R> = Box<dyn FnOnce(Result<R>) + Send>;
 
 /// A state with queues of attempts that wait for a change of the state. The attempts of one queue end in the order of
@@ -261,7 +261,7 @@ mod tests {
     type Counter = AttemptQueues<i64, i64>;
     type Log = Arc<Mutex<Vec<Result<i64>>>>;
 
-    /// An attempt that takes units from the counter as they become available, until it has taken `wanted` units.
+    /// An attempt to take `wanted` units from a counter, which takes units as they become available.
     struct Take {
         wanted: i64,
         taken: i64,

@@ -85,12 +85,12 @@ pub enum Operation {
     Scatter { is_root: bool },
 }
 
-/// A member's place in the group of a communicator, whose members give their ranks themselves.
+/// A member's place in the group of a communicator, whose members choose their own ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The member's rank in the whole group.
     pub rank: u32,
-    /// The subgroups that carry out the operation, each on its own: the ranks of their members, in order. Every rank of
+    /// The subgroups that carry out the operation separately, each as the ranks of its members, in order. Every rank of
     /// the group is in one subgroup. Empty if the whole group carries out the operation, in the order of the ranks.
     pub assignment: Arc<[Vec<u32>]>,
 }
@@ -103,7 +103,7 @@ impl Placed {
 }
 
 /// One member's request to take part in a collective. The members of a group are the devices that request the same
-/// `group_key`; they meet by `instance_key`.
+/// `group_key`; requests with equal `instance_key` belong to one collective.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub node: Arc<Node>,
@@ -120,8 +120,8 @@ pub struct Request {
     pub group_size: u32,
     pub group_key: i32,
     pub instance_key: i32,
-    /// The member's place in the group of a communicator; `None` if the keys are those of a group whose members are ranked
-    /// by their names. The keys of communicators are apart from those of other groups.
+    /// The member's place in the group of a communicator; `None` if the keys are those of a group whose members are
+    /// ranked by their names. A communicator and another group may have the same key.
     pub placed: Option<Placed>,
     /// The node's place in a bucket; `None` if it is in none.
     pub bucket: Option<BucketPlace>,
@@ -135,8 +135,8 @@ pub struct Request {
 #[derive(Clone, Debug)]
 pub struct DeviceInput {
     pub tensor: DeviceTensor,
-    /// The node's place in the order of its device's reductions; `None` if the reduction has none, so that the device's
-    /// library cannot carry it out.
+    /// The node's place in the order of its device's reductions; `None` if the device's library cannot carry the
+    /// reduction out, because it has no place in the order.
     pub place: Option<ReductionPlace>,
     /// The program's choice of how the reduction is carried out.
     pub hint: DeviceHint,
@@ -145,11 +145,11 @@ pub struct DeviceInput {
 /// A program's choice of how tensors in device memory are reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceHint {
-    /// By the device's library if all members can, else through host memory.
+    /// By the device's library if all members can use it, else through host memory.
     Auto,
-    /// Through host memory.
+    /// Always through host memory.
     Host,
-    /// By the device's library; if a member cannot, the reduction fails.
+    /// By the device's library; the reduction fails if a member cannot use it.
     Library,
 }
 
@@ -165,8 +165,8 @@ impl DeviceHint {
 }
 
 impl Request {
-    /// Returns the digest of the node's bucket, or of the order of its device's reductions: the members whose digests are
-    /// equal can run the instance together with the others of the digest.
+    /// Returns the digest of the node's bucket, or of the order of its device's reductions: members with equal digests
+    /// can run the instance together with the other instances of that bucket or order.
     pub fn digest(&self) -> Option<i64> {
         let place = self.on_device.as_ref().and_then(|input| input.place);
         self.bucket.map(|bucket| bucket.digest).or(place.map(|place| place.digest))
@@ -178,8 +178,8 @@ impl Request {
     }
 }
 
-/// A worker's call to the assembly of a job whose workers come and go. The leader counts the epochs of the job: in each,
-/// the same workers train together.
+/// A worker's call to the assembly of a job whose workers may join and leave during training. The leader numbers the
+/// epochs of the job; the workers of an epoch train together.
 #[derive(Clone, Debug)]
 pub struct AssemblyCall {
     pub node: Arc<Node>,
@@ -190,30 +190,31 @@ pub struct AssemblyCall {
     /// The last epoch that the worker has been in, or 0.
     pub epoch: i64,
     pub purpose: AssemblyPurpose,
-    /// The time after which the leader answers in any case.
+    /// The time after which the leader answers even if the awaited event has not happened.
     pub patience: Duration,
 }
 
-/// The answer that a worker wants of its job's assembly.
+/// The kind of a call to a job's assembly, which determines its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AssemblyPurpose {
-    /// The next epoch, which begins with `least` to `most` workers: its number, then the indices of its workers in
-    /// ascending order. `has_values` if the worker's variables have values: without one of `most` workers, an epoch needs a
-    /// worker that has.
+    /// Waits for the next epoch, which begins with `least` to `most` workers. The answer is its number, then the
+    /// indices of its workers in ascending order. `has_values` is true if the worker's variables have values: an epoch
+    /// of fewer than `most` workers needs a worker with values.
     Join { least: u32, most: u32, has_values: bool },
-    /// A change of the worker's epoch, once it is greater than `known`: one of the numbers of [`AssemblyChange`], then the
-    /// least of the last steps of workers that have finished, or -1. After `patience` the present ones.
+    /// Waits until the change of the worker's epoch is greater than `known`, or for the patience. The answer is the
+    /// number of the [`AssemblyChange`], then the least of the last steps of the workers that have finished, or -1.
     Watch { known: i64 },
-    /// The end of the worker's training after `step`: the answer comes when all workers of the epoch have finished or left,
-    /// and some seconds after one has left for the next epoch. It has the indices of those that train on.
+    /// Reports the end of the worker's training after `step`. The answer comes when all workers of the epoch have
+    /// finished or left, and some seconds after one has left for the next epoch. It consists of the indices of the
+    /// workers that are still training.
     Finish { step: i64 },
 }
 
-/// The changes by which an epoch is to end.
+/// The reasons why an epoch must end, in ascending order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(i64)]
 pub enum AssemblyChange {
-    /// Nobody waits for the next epoch.
+    /// No worker waits for the next epoch.
     None = 0,
     /// A worker that is not in the epoch waits for the next one.
     Newcomer = 1,
@@ -221,15 +222,15 @@ pub enum AssemblyChange {
     Finished = 2,
     /// A worker of the epoch has left it and waits for the next one, so that no step of the epoch can end.
     Left = 3,
-    /// The leader does not know the worker as one of the epoch.
+    /// The leader does not count the worker among those of the epoch.
     Over = 4,
 }
 
-/// A callback that receives a member's output: in host memory, or in device memory if the input is there and the device's
-/// library has computed the output. Called exactly once.
+/// A callback that receives a member's output: in host memory, or in device memory if the input is there and the
+/// device's library has computed the output. It is called exactly once.
 pub type Finish = Box<dyn FnOnce(Result<Value>) + Send>;
 
-/// The collectives in which the nodes of a step take part, in functions too.
+/// The access of a step's nodes, including those in functions, to the server's collectives.
 #[derive(Clone, Debug)]
 pub struct StepCollectives {
     pub collectives: Arc<dyn Collectives>,
@@ -237,13 +238,13 @@ pub struct StepCollectives {
     pub id: i64,
     /// The step's own rendezvous; a function call has another.
     pub rendezvous: Arc<dyn Rendezvous>,
-    /// The step's own cancellation.
+    /// The step's own cancellation; a function call has another.
     pub cancellation: Arc<Cancellation>,
-    /// The kernels of the step that run.
+    /// The running kernels of the step.
     pub activity: Arc<Activity>,
 }
 
-/// The collectives of a server.
+/// The collectives of a server, which the worker implements.
 pub trait Collectives: Send + Sync + fmt::Debug {
     /// Takes part in a collective over the rendezvous of `step`, and calls `finish` when the member's output is complete,
     /// or the collective has failed.

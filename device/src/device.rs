@@ -181,7 +181,7 @@ impl Processor for HostProcessor {
     }
 }
 
-/// A callback that receives the result of a transfer. Called exactly once.
+/// A callback that receives the result of a transfer. It is called exactly once.
 pub type Transfer<T> = Box<dyn FnOnce(Result<T>) + Send>;
 
 /// A tensor in a device's memory. The memory is freed after the last enqueued work that reads it.

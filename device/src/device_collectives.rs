@@ -1,5 +1,5 @@
 //! Reductions of tensors in device memory by a library of the devices' maker, such as NVIDIA's NCCL. The members of a
-//! group, in one process or several, create a communicator together, and start their reductions in one order.
+//! group, in one process or several, create a communicator together, and start their reductions in the same order.
 
 use crate::collective::Reduction;
 use crate::device::{DeviceTensor, Transfer};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A device's access to the library.
 pub trait DeviceCollectives: Send + Sync + fmt::Debug {
     /// Returns a name of the physical device that no other device of any machine has. A library refuses a communicator
-    /// with one physical device twice.
+    /// that contains a physical device twice.
     ///
     /// # Errors
     /// `Unavailable` with the reason why the library cannot be used.
@@ -24,15 +24,15 @@ pub trait DeviceCollectives: Send + Sync + fmt::Debug {
     /// [`DeviceCollectives::connect`]. May block.
     ///
     /// # Errors
-    /// The library's.
+    /// Those of the library.
     fn create_key(&self) -> Result<Vec<u8>>;
 
-    /// Begins to create this device's side of a communicator. The other members may not have begun yet, and the call does
-    /// not wait for them: [`DeviceCommunicator::is_connected`] tells when all have. May block for as long as the device
-    /// takes to be opened.
+    /// Begins to create this device's side of a communicator. The other members may not have begun yet, and the call
+    /// does not wait for them: [`DeviceCommunicator::is_connected`] returns true once all have. May block for as long
+    /// as the device takes to be opened.
     ///
     /// # Errors
-    /// `InvalidArgument` for a key that is none, and the library's errors.
+    /// `InvalidArgument` for bytes that are not a key, and those of the library.
     fn connect(&self, place: &CommunicatorPlace) -> Result<Arc<dyn DeviceCommunicator>>;
 }
 
@@ -54,13 +54,14 @@ pub trait DeviceCommunicator: Send + Sync + fmt::Debug {
     /// Returns whether all members have connected. Never blocks.
     ///
     /// # Errors
-    /// The library's, if the communicator has failed, before it was connected or later.
+    /// Those of the library, if the communicator has failed, before it was connected or later.
     fn is_connected(&self) -> Result<bool>;
 
     /// Starts a reduction, after those that have been started before, and calls `done` with the result when the device
-    /// has computed it, or the reduction has failed. All members must start their reductions in one order.
+    /// has computed it, or the reduction has failed. All members must start their reductions in the same order.
     fn all_reduce(&self, reduction: Reduction, tensor: DeviceTensor, done: Transfer<DeviceTensor>);
 
-    /// Ends the communicator: reductions under way fail, also if other members never come. May block for a short time.
+    /// Ends the communicator: reductions under way fail, even if other members never start them. May block for a short
+    /// time.
     fn abort(&self);
 }

@@ -62,7 +62,7 @@ pub trait Function: Send + Sync + fmt::Debug {
 }
 
 impl dyn Function {
-    /// Calls the function and waits for its results. Only for threads that may block.
+    /// Calls the function and waits for its results. The calling thread must be allowed to block.
     ///
     /// # Errors
     /// `Internal` on a compute thread, because other calls may need that thread to make progress; the errors of the

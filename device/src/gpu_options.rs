@@ -98,7 +98,7 @@ impl GpuOptions {
     }
 }
 
-/// The result of looking for a library that GPUs need.
+/// The result of the search for a library that GPUs need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibraryReport {
     /// Name of the library: `libcudnn`.

@@ -196,8 +196,8 @@ impl KernelInit<'_> {
 pub enum Kernel {
     /// A kernel that has finished when it returns.
     Sync(Box<SyncKernel>),
-    /// A kernel that returns at once and calls back later. For operations that wait (receives, queues), never for
-    /// computation.
+    /// A kernel that returns at once and calls back later. It is meant for operations that wait (receives, queues),
+    /// never for computation.
     Async(Box<AsyncKernel>),
 }
 
@@ -237,7 +237,7 @@ pub struct Step {
     pub cancellation: Arc<Cancellation>,
     /// Resources that are dropped with the step; function calls of the step share them.
     pub resources: Arc<ResourceStore>,
-    /// The call whose body this step runs, if the step is a function call.
+    /// The call whose body this step runs; `None` if the step is not a function call.
     pub call: Option<Arc<Call>>,
     /// The collectives of the server that runs the step; `None` outside a server.
     pub collectives: Option<StepCollectives>,
@@ -424,7 +424,7 @@ impl<'a> KernelContext<'a> {
         Ok(None)
     }
 
-    /// Returns an error once the step is cancelled. For kernels that run long.
+    /// Returns an error once the step is cancelled. Kernels that run for long call it repeatedly.
     pub fn check_cancelled(&self) -> Result<()> {
         self.step.cancellation.check()
     }
@@ -464,7 +464,7 @@ pub struct AsyncContext {
     pub done: Done,
 }
 
-/// A callback that receives the outputs of an asynchronous kernel. Called exactly once.
+/// A callback that receives the outputs of an asynchronous kernel. It is called exactly once.
 pub type Done = Box<dyn FnOnce(Result<SmallVec<[Value; 4]>>) + Send>;
 
 impl AsyncContext {

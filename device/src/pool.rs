@@ -62,7 +62,8 @@ impl Pool {
         self.rayon.spawn_broadcast(move |_| something());
     }
 
-    /// Returns whether any compute thread of any pool is at work. A hint: the answer may be outdated at once.
+    /// Returns whether any compute thread of any pool is at work. The answer is a hint, because it may be outdated at
+    /// once.
     pub fn is_computing() -> bool {
         RUNNERS.load(Ordering::Relaxed) > 0
     }
@@ -72,7 +73,7 @@ impl Pool {
         rayon::current_thread_index().is_some()
     }
 
-    /// Returns whether a thread of the pool is idle. A hint: the answer may be outdated at once.
+    /// Returns whether a thread of the pool is idle. The answer is a hint, because it may be outdated at once.
     pub fn has_idle(&self) -> bool {
         self.shared.runners.load(Ordering::Relaxed) < self.threads
     }

@@ -1,6 +1,6 @@
-//! Looks up shared libraries of the system when the process runs, so that programs start where they are missing.
+//! Looks up shared libraries of the system when the process runs, so that programs start on machines that lack them.
 
-/// A shared library, by its file name, with the functions that are needed of it.
+/// A shared library, by its file name, with the functions that the program needs from it.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedLibrary {
     /// The file name, such as `libibverbs.so.1`.
@@ -9,12 +9,12 @@ pub struct SharedLibrary {
 }
 
 impl SharedLibrary {
-    /// Checks that the library and its functions are there. A library that was found stays loaded.
+    /// Checks that the library and its functions exist. A library that was found stays loaded.
     ///
     /// # Errors
     /// The loader's message, or the names of the missing functions.
     pub fn check(&self) -> Result<(), String> {
-        // SAFETY: the initialization of the libraries that callers name, libraries of the system, is sound in any process.
+        // SAFETY: callers name only libraries of the system, whose initialization is sound in any process.
         let library = unsafe { libloading::Library::new(self.file) }.map_err(|error| describe(&error))?;
         // SAFETY: the symbol is only looked up, not called.
         let is_missing = |name: &&&str| unsafe { library.get::<*const ()>(name.as_bytes()) }.is_err();

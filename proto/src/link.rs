@@ -55,7 +55,7 @@ pub trait WorkerLink: Send + Sync + fmt::Debug {
     }
 
     /// Ends a sequence of step ids: masters that ask later get the ids of another sequence, and members of collectives
-    /// that wait for the session's part of the step learn its end.
+    /// that wait for the session's part of the step get an error.
     fn end_step_ids(&self, _end: SequenceEnd) -> Call<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
     }

@@ -34,7 +34,7 @@ pub struct SequenceEnd {
 }
 
 impl SequenceEnd {
-    /// Returns the value of a call's header field.
+    /// Encodes the end as the value of a call's header field.
     pub fn to_header(&self) -> MetadataValue<Binary> {
         let SequenceEnd { session, graph_key, step_id, failure } = self;
         let (code, message) = failure.as_ref().map_or((0, ""), |f| (f.code.number(), f.message.as_str()));
@@ -43,7 +43,7 @@ impl SequenceEnd {
         MetadataValue::from_bytes(text.as_bytes())
     }
 
-    /// Returns the end in a call's header field; `None` if the field is malformed.
+    /// Decodes the value of a call's header field; `None` if it is malformed.
     pub fn from_header(header: &MetadataValue<Binary>) -> Option<SequenceEnd> {
         let bytes = header.to_bytes().ok()?;
         let mut parts = std::str::from_utf8(&bytes).ok()?.splitn(5, ' ');

@@ -9,7 +9,7 @@ pub struct PortChoice {
     pub device: String,
     pub port: u32,
     pub link_layer: LinkLayer,
-    /// The rate in Gbit/s.
+    /// The port's rate in Gbit/s.
     pub rate: u32,
     pub gid: Gid,
 }
@@ -51,8 +51,8 @@ pub fn refusal(port: &Port) -> Option<String> {
     }
 }
 
-/// Returns the address of a port that other machines reach: on Ethernet one for version 2, with an IPv4 address if there
-/// is one, and not only of the local link if there is another; on InfiniBand the first one.
+/// Returns the address of a port that other machines can reach. On Ethernet the address is one for version 2,
+/// preferably an IPv4 address, else one that is not link-local; on InfiniBand it is the first one.
 fn address(port: &Port) -> Option<&Gid> {
     match port.link_layer {
         LinkLayer::Ethernet => {

@@ -31,7 +31,8 @@ pub const LIBRARY: SharedLibrary = SharedLibrary {
     ],
 };
 
-/// The folders in which the kernel describes RDMA devices, and in which their device files are.
+/// The folders in which the kernel describes RDMA devices, in which it names their device files, and in which the
+/// device files are.
 const DEVICES: &str = "/sys/class/infiniband";
 const VERBS: &str = "/sys/class/infiniband_verbs";
 const FILES: &str = "/dev/infiniband";
@@ -55,7 +56,7 @@ impl RdmaFacts {
     /// Returns the port that a fabric would use.
     ///
     /// # Errors
-    /// The reason why none can be used, with that of each port.
+    /// The reason why no port can be used, with the reason for each port.
     pub fn port(&self) -> Result<PortChoice, String> {
         if self.ports.is_empty() {
             return Err(format!("{DEVICES} lists no RDMA device"));

@@ -16,7 +16,7 @@ pub struct Port {
     pub number: u32,
     pub state: PortState,
     pub link_layer: LinkLayer,
-    /// The rate in Gbit/s; 0 if the kernel does not tell.
+    /// The port's rate in Gbit/s; 0 if it is unknown.
     pub rate: u32,
     /// The entries of the port's table of GIDs that are in use.
     pub gids: Vec<Gid>,
@@ -44,7 +44,7 @@ pub enum LinkLayer {
 /// An address of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gid {
-    /// The position in the port's table.
+    /// The address's position in the port's table of GIDs.
     pub index: u32,
     pub address: Ipv6Addr,
     pub kind: GidKind,
@@ -52,7 +52,7 @@ pub struct Gid {
     pub interface: Option<String>,
 }
 
-/// The protocol for which an address is.
+/// The protocol for which an address is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidKind {
     /// InfiniBand, or version 1 of RDMA over Ethernet, which routers do not pass on.
@@ -61,8 +61,8 @@ pub enum GidKind {
     V2,
 }
 
-/// Returns the ports of all devices below `devices`, in the order of their names and numbers; none if the folder does not
-/// exist. `verbs` is the folder that names each device's file, `files` that of the files.
+/// Returns the ports of all devices below `devices`, in the order of their names and numbers; none if the folder does
+/// not exist. `verbs` is the folder that names each device's file, `files` the folder of the device files.
 pub fn read_ports(devices: &Path, verbs: &Path, files: &Path) -> Vec<Port> {
     let mut ports = Vec::new();
     for device in names(devices) {

@@ -26,7 +26,7 @@ impl Sent {
     }
 }
 
-/// A callback that receives the sent value, or the reason why it will never be sent. Called exactly once.
+/// A callback that receives the sent value, or the reason why it will never be sent. It is called exactly once.
 pub type Receive = Box<dyn FnOnce(Result<Sent>) + Send>;
 
 /// The rendezvous of one step. Each value goes to one receiver of its key; values of one key are received in the order
