@@ -64,7 +64,7 @@ fn sums(size: usize, count: usize) -> Vec<f32> {
     (0..count).map(|i| (1..size).fold(value(0, i), |sum, rank| sum + value(rank, i))).collect()
 }
 
-/// Checks every call with `rows` elements a member and row.
+/// Checks every call; inputs have `rows` elements for each member and row.
 fn check_calls(group: &ProcessGroup, rows: usize) -> Fallible {
     let (rank, size) = (group.rank(), group.size());
     let root = rows % size;
@@ -142,7 +142,7 @@ fn every_type_is_reduced_in_the_order_of_the_ranks() -> Fallible {
         assert_eq!(all(Tensor::from(rank + 1), Reduction::MEAN)?.item::<i32>()?, 2);
         let error = all(Tensor::from(true), Reduction::SUM).err().ok_or("booleans are summed")?;
         assert_eq!(error.code(), Code::Unimplemented);
-        // Types that are not reduced are moved.
+        // Types that cannot be reduced can be gathered.
         let flags = group.all_gather(Tensor::from(rank == 1))?;
         assert_eq!(
             flags.values::<Bool8>()?.iter().map(|&b| bool::from(b)).collect::<Vec<_>>(),
@@ -209,7 +209,7 @@ fn random_call(
 fn random_sequences_of_calls_in_flight_end_with_the_right_elements() -> Fallible {
     for (seed, transport) in (1usize..).zip([Transport::Auto, Transport::Shm, Transport::Tcp]) {
         run(3, &options(transport), |group| {
-            // All members draw the same numbers.
+            // The random numbers are the same on all members.
             let mut state = seed * 1_000_003;
             let mut random = |below: usize| {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -238,7 +238,8 @@ fn messages_between_two_members_are_received_in_the_order_of_sending() -> Fallib
     run(3, &options(Transport::Shm), |group| {
         let (next, before) = ((group.rank() + 1) % 3, (group.rank() + 2) % 3);
         let first = group.start_recv(before);
-        // The receiver keeps at most 256 messages that no call awaits; the sender must wait for room. Some are large.
+        // The receiver stores at most 256 messages that no call awaits, so the sender must wait for room. Some messages
+        // are large.
         for i in 0..600 {
             let rows = if i % 50 == 7 { 50_000 } else { 1 };
             group.send(tensor(i, &[rows])?, next)?;
@@ -295,7 +296,7 @@ fn members_that_disagree_get_an_error_that_shows_both_sides() -> Fallible {
         ("barrier|all_gather of float []", ProcessGroup::barrier, |g| {
             g.all_gather(Tensor::from(1f32)).map(drop)
         }),
-        // Neither member sends the other anything.
+        // In this call neither member sends elements to the other.
         (
             "reduce(sum) with root 0 of float []|reduce(sum) with root 1 of float []",
             |g| g.reduce(Tensor::from(1f32), Reduction::SUM, 0).map(drop),
@@ -343,7 +344,7 @@ fn a_broadcast_from_two_roots_fails_the_next_call() -> Fallible {
     let errors = run(2, &options(Transport::Auto), |group| {
         let mut errors = Vec::new();
         errors.extend(group.broadcast(Tensor::from(1f32), group.rank()).err());
-        // The conflict arrives while the members go on.
+        // The conflict is reported while the members make further calls.
         for _ in 0..100 {
             errors.extend(group.barrier().err());
         }
@@ -394,7 +395,7 @@ fn calls_that_nobody_waits_for_end_at_the_timeout() -> Fallible {
     let options = GroupOptions { timeout: Duration::from_millis(400), ..options(Transport::Auto) };
     run(2, &options, |group| {
         if group.rank() == 1 {
-            // The other member's call fails here too.
+            // The call of the other member fails on this member too.
             std::thread::sleep(Duration::from_secs(1));
             assert!(group.barrier().is_err());
             return group.send(Tensor::from(3i32), 0).map_err(Into::into);
@@ -411,7 +412,7 @@ fn calls_that_nobody_waits_for_end_at_the_timeout() -> Fallible {
             assert!(error.to_string().contains(text), "{error}");
         }
         assert!(Instant::now() < deadline);
-        // A longer deadline than the group's holds for the call whose thread waits for it.
+        // A deadline that the waiting thread gives replaces the group's timeout, even if it is later.
         let late = group.start_recv(1).wait_until(Instant::now() + Duration::from_secs(20))?;
         assert_eq!(late.item::<i32>()?, 3);
         Ok(())
@@ -430,13 +431,13 @@ fn a_sender_waits_until_the_receiver_has_received_earlier_tensors() -> Fallible 
         if group.rank() == 0 {
             let sends = (0..6).map(|i| Ok(group.start_send(tensor(i)?, 1))).collect::<Fallible<Vec<_>>>()?;
             std::thread::sleep(Duration::from_millis(300));
-            // Three tensors are in flight.
+            // The first three tensors are in flight.
             let done: Vec<bool> = sends.iter().map(Work::is_done).collect();
             assert_eq!(done, [true, true, true, false, false, false]);
             group.barrier()?;
             sends.into_iter().try_for_each(Work::wait)?;
             group.barrier()?;
-            // Nothing is received any more.
+            // The receiver receives nothing from here on.
             (0..3)
                 .try_for_each(|i| group.send(tensor(i)?, 1).map_err(Box::<dyn Error + Send + Sync>::from))?;
             let error = group.send(tensor(3)?, 1).err().ok_or("the tensor was sent")?;
@@ -458,7 +459,8 @@ fn a_sender_waits_until_the_receiver_has_received_earlier_tensors() -> Fallible 
 
 #[test]
 fn members_that_send_before_they_receive_do_not_wait_for_each_other() -> Fallible {
-    // More messages than a member accepts without a call that awaits them, and more bytes than may be in flight.
+    // Number of messages of a member: more than the other accepts while no call awaits them, with more bytes than may
+    // be in flight.
     const MESSAGES: usize = 400;
     run(2, &options(Transport::Auto), |group| {
         let other = 1 - group.rank();
@@ -505,7 +507,7 @@ fn groups_of_some_members_work_beside_the_whole_group() -> Fallible {
         assert_eq!(both.wait()?.values::<i32>()?, [parity as i32, parity as i32 + 2]);
         assert_eq!(sum.item::<i32>()?, 4);
         drop(part);
-        // The same members again, in a group of its own.
+        // A new group of the same members is independent of the first one.
         let all = group.new_group(&[0, 1, 2, 3])?.ok_or("in no group")?;
         assert_eq!(all.all_reduce(Tensor::from(2i32), Reduction::SUM)?.item::<i32>()?, 8);
         assert_eq!(group.all_reduce(Tensor::from(3i32), Reduction::SUM)?.item::<i32>()?, 12);
@@ -528,7 +530,7 @@ fn a_member_that_leaves_has_sent_everything_and_fails_later_calls() -> Fallible 
             group.send(Tensor::from(7i32), 0)?;
             return Ok(());
         }
-        // The others come when the member has left.
+        // The other members make their calls after member 1 has left.
         std::thread::sleep(Duration::from_millis(100));
         drop(left.lock());
         std::thread::sleep(Duration::from_millis(300));
@@ -543,7 +545,7 @@ fn a_member_that_leaves_has_sent_everything_and_fails_later_calls() -> Fallible 
             assert!(error.to_string().contains("rank 1 (/job:worker/replica:0/task:1) has left"), "{error}");
         }
         assert!(start.elapsed() < Duration::from_secs(1));
-        // The members that are left go on.
+        // The remaining members form a new group.
         let rest = group.new_group(&[0, 2])?.ok_or("in no group")?;
         assert_eq!(rest.all_reduce(Tensor::from(1i32), Reduction::SUM)?.item::<i32>()?, 2);
         Ok(())
@@ -551,7 +553,7 @@ fn a_member_that_leaves_has_sent_everything_and_fails_later_calls() -> Fallible 
     Ok(())
 }
 
-/// A member in a process of its own: reduces until a member is lost, and goes on with those that are left.
+/// Runs a member in a separate process: it reduces until a member is lost, and continues with the remaining members.
 #[test]
 fn member_of_a_group_of_processes() -> Fallible {
     if std::env::var_os("RANK").is_none() {

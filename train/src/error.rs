@@ -29,17 +29,18 @@ pub enum Error {
     )]
     TooFarAhead { worker: usize, ahead: i64, slowest: usize, allowed: i64, waited: Duration },
 
-    /// The other workers of an all-reduce job have not come in time.
+    /// The other workers of an all-reduce job have not joined in time.
     #[error(
         "worker {worker} has waited {waited:?} for the other workers, {workers} with it, to {what}: {cause}"
     )]
     WorkersMissing { worker: usize, workers: usize, what: &'static str, waited: Duration, cause: Box<Error> },
 
-    /// The workers of an all-reduce job meet anew, in later sessions than this replica's.
+    /// The other workers of an all-reduce job have opened later sessions, and will meet this replica again in a new
+    /// session.
     #[error("the other workers have opened new sessions: {cause}")]
     MeetingOver { cause: Box<Error> },
 
-    /// Workers wait for the next epoch of an all-reduce job, which begins when all have come in new sessions.
+    /// A worker waits for the next epoch of an all-reduce job, which begins when all workers have opened new sessions.
     #[error("a worker waits to join the job after epoch {epoch}")]
     MembershipChanges { epoch: i64 },
 
@@ -51,7 +52,7 @@ pub enum Error {
     #[error("the loss is {loss} after step {step}")]
     NotANumber { step: i64, loss: f64 },
 
-    /// This replica has become the chief, and goes on in a new session.
+    /// This replica has become the chief, and continues in a new session.
     #[error("this replica leads '{name}' from now on, in term {term}")]
     Elected { name: String, term: i64 },
 
@@ -59,7 +60,7 @@ pub enum Error {
     #[error("this replica does not lead '{name}' any more: its term {term} is over")]
     Deposed { name: String, term: i64 },
 
-    /// The job went back to an earlier step after this replica had left its training loop.
+    /// The job returned to an earlier step after this replica had left its training loop.
     #[error(
         "the job went back from step {from} to {to} after this replica had finished; started again, it goes on from there"
     )]
@@ -120,8 +121,8 @@ impl Error {
         }
     }
 
-    /// Returns whether training may go on in a new session after this error: a task has died or has been restarted, or
-    /// this replica has become or ceased to be the chief.
+    /// Returns whether training may continue in a new session after this error: a task has died or has been restarted,
+    /// or this replica has become or ceased to be the chief.
     pub fn is_transient(&self) -> bool {
         matches!(self.code(), Code::Aborted | Code::Unavailable)
     }

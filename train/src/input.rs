@@ -179,9 +179,8 @@ impl Dataset {
 }
 
 impl Input {
-    /// Returns this pipeline with a queue of `elements` elements, 1 or more, on the device of `scope`, so
-    /// that a GPU computes on one element while the next is transferred to it. The threads of [`Input::hook`]
-    /// fill the queue.
+    /// Returns this pipeline with a queue of `elements` elements, at least 1, on the device of `scope`, so that a GPU
+    /// computes on one element while the next is transferred to it. The threads of [`Input::hook`] fill the queue.
     pub fn prefetch_to_device(&self, scope: &Scope, elements: i64) -> Input {
         let components: Vec<(DType, PartialShape)> =
             self.next.iter().map(|&part| (scope.dtype(part), scope.shape(part))).collect();

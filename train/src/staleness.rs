@@ -9,7 +9,8 @@ use client::Session;
 use graph::{DType, NodeId, Output, Scope};
 use std::time::{Duration, Instant};
 
-/// The clock (number of steps done) of a worker that has finished: so great that no other worker waits for it.
+/// The clock (number of completed steps) of a finished worker: the largest number, so that no other worker waits for
+/// it.
 const FINISHED: i64 = i64::MAX;
 
 /// The nodes of a replica under bounded staleness, with its worker index and the bound.

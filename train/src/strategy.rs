@@ -22,11 +22,11 @@ pub enum Strategy {
     /// Between-graph replication: each worker runs this graph in its own session. The workers share the
     /// variables, which are on the parameter servers, by name.
     ParameterServer { ps_tasks: u32, worker: u32, placement: VariablePlacement, sync: SyncMode },
-    /// Between-graph replication without parameter servers, or with some for `tables` only: each worker runs this graph in
-    /// its own session, holds all other variables on its task `/job:worker/task:<worker>`, and updates them with the
-    /// combined gradients of all workers, which have the same bits everywhere. The loss of a step is that of the worker's
-    /// own share. The job has at most `workers` workers. It trains while at least `least` are there; if `least` equals
-    /// `workers`, a lost worker is waited for.
+    /// Between-graph replication without parameter servers, or with some for `tables` only: each worker runs this graph
+    /// in its own session, holds all other variables on its task `/job:worker/task:<worker>`, and updates them with the
+    /// combined gradients of all workers, which have the same bits everywhere. The loss of a step is that of the
+    /// worker's own share. The job has at most `workers` workers. It trains while at least `least` workers are present;
+    /// if `least` equals `workers`, the job waits for a lost worker.
     AllReduce {
         worker: u32,
         workers: u32,
@@ -58,8 +58,8 @@ pub enum SyncMode {
     #[default]
     Async,
     /// One update per step, made by the chief with the mean gradient of `replicas_to_aggregate` of the
-    /// `replicas_to_aggregate + backup` workers. Gradients of slower workers are dropped and counted. Updates
-    /// do not wait for workers that have finished.
+    /// `replicas_to_aggregate + backup` workers. Gradients of slower workers are dropped and counted. Updates do not
+    /// wait for finished workers.
     Sync { replicas_to_aggregate: u32, backup: u32, aggregation: Aggregation },
     /// Like [`SyncMode::Async`], but no worker starts a step while it is more than `steps` steps ahead of the
     /// slowest of `workers` workers.
@@ -90,7 +90,7 @@ pub struct UpdateOptions {
 }
 
 impl Strategy {
-    /// Returns the scope in which a replica adds its nodes, and the scope in which it creates variables.
+    /// Returns two scopes: one in which a replica adds its nodes, and one in which it creates variables.
     pub fn scopes(&self, scope: &Scope) -> (Scope, Scope) {
         match self {
             Strategy::Local => (scope.clone(), scope.clone()),
@@ -132,8 +132,8 @@ impl Strategy {
     /// (this replica's share of them), with variables that it gets by name.
     ///
     /// # Errors
-    /// The first error of any node, a variable without a gradient, a strategy without devices or replicas, a worker that
-    /// is none of the strategy's, or a batch that does not suit [`Uneven::Join`].
+    /// The first error of any node, a variable without a gradient, a strategy without devices or replicas, a worker
+    /// index that the strategy does not have, or a batch that [`Uneven::Join`] does not support.
     pub fn minimize(
         &self,
         scope: &Scope,

@@ -17,8 +17,8 @@ pub struct Training {
     /// One training step of this replica. A synchronous step ends when the chief has updated the variables,
     /// which happens only while a [`MonitoredSession`](crate::MonitoredSession) of the chief runs.
     pub train: NodeId,
-    /// The loss of the step, the mean over the towers. Workers that share no graph have losses of their own; a worker
-    /// without a batch, under [`Uneven::Join`](crate::Uneven::Join), has the loss 0.
+    /// The loss of the step, the mean over the towers. With between-graph replication each worker has its own loss; it
+    /// is 0 for a worker without a batch, under [`Uneven::Join`](crate::Uneven::Join).
     pub loss: Output,
     /// The number of steps done by all replicas together, `int64`.
     pub global_step: Output,

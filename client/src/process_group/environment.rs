@@ -1,4 +1,5 @@
-//! The environment variables by which launchers tell a process its rank and where the processes meet.
+//! The environment variables from which a process learns its rank and the address at which all processes meet, as
+//! launchers set them.
 
 use super::{JOB, meeting};
 use crate::error::Result as ClientResult;
@@ -11,20 +12,20 @@ use tokio::net::TcpSocket;
 /// The port at which processes meet if no variable names one.
 const DEFAULT_PORT: u16 = 29511;
 
-/// A launcher, and the variables in which it gives a process its rank, the number of processes, and the number of those
-/// on its host.
+/// A launcher, and the names of the variables in which it gives a process its rank, the number of processes, and the
+/// number of processes on its host.
 struct Launcher {
     name: &'static str,
     rank: &'static str,
     size: &'static str,
-    /// `None` for a launcher that names its hosts.
+    /// The variable with the number of processes on the host; `None` for a launcher that names its hosts.
     local_size: Option<&'static str>,
-    /// The variables of which one is set in each process that the launcher starts, if the rank and the number of
-    /// processes are also set elsewhere; else empty.
+    /// Variables of which the launcher sets at least one in each process that it starts; needed if the rank and the
+    /// number of processes are set in other processes too, else empty.
     marks: &'static [&'static str],
 }
 
-/// The launchers, in the order in which their variables are looked for: `mpirun` may run within a job of Slurm.
+/// The launchers, in the order in which their variables are looked up: `mpirun` may run within a job of Slurm.
 const LAUNCHERS: [Launcher; 4] = [
     Launcher {
         name: "torchrun",
@@ -47,7 +48,7 @@ const LAUNCHERS: [Launcher; 4] = [
         local_size: Some("MPI_LOCALNRANKS"),
         marks: &[],
     },
-    // A batch script has a rank and a number of tasks too, although Slurm starts it once.
+    // Slurm also sets the rank and the number of tasks for a batch script, which it starts only once.
     Launcher {
         name: "Slurm",
         rank: "SLURM_PROCID",
@@ -57,7 +58,7 @@ const LAUNCHERS: [Launcher; 4] = [
     },
 ];
 
-/// The place of a process among those that a launcher has started.
+/// A process's rank and meeting address, from the variables of the launcher that started it.
 ///
 /// | launcher | rank and number of processes | host of rank 0, without `MASTER_ADDR` |
 /// |---|---|---|
@@ -71,14 +72,14 @@ const LAUNCHERS: [Launcher; 4] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
     pub rank: usize,
-    /// The number of processes.
+    /// The number of processes that the launcher has started.
     pub size: usize,
-    /// The host and port at which rank 0 waits for the others.
+    /// The host and port at which rank 0 waits for the other processes.
     pub host: String,
     pub port: u16,
 }
 
-/// A process of a launcher as a task of the cluster that all its processes form.
+/// A process that a launcher has started, as a task of the cluster that all its processes form.
 #[derive(Debug)]
 pub struct LaunchedTask {
     /// The cluster of one job, `worker`: rank *r* is its task *r*.
@@ -90,7 +91,7 @@ pub struct LaunchedTask {
     pub socket: TcpSocket,
 }
 
-/// The variable that is missing or malformed.
+/// A fault in a launcher's variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EnvironmentError {
     NoLauncher,
@@ -152,7 +153,7 @@ impl Environment {
     }
 
     /// Reads the variables like [`Environment::read`], but returns `None` for a process that no launcher has started. A
-    /// batch script of Slurm, which sees the number of its job's tasks, is such a process unless `srun` starts it.
+    /// batch script of Slurm is such a process unless `srun` starts it, although Slurm sets its number of tasks.
     ///
     /// # Errors
     /// For variables of a launcher that are missing or malformed.
@@ -165,12 +166,12 @@ impl Environment {
         LAUNCHERS.iter().find(is_set).map(|launcher| Environment::of(launcher, &lookup)).transpose()
     }
 
-    /// Waits until all processes of the launcher have come, at most for `patience`. Returns the cluster that they form,
-    /// and this process's task and port in it.
+    /// Waits until all processes of the launcher have registered with rank 0, at most for `patience`. Returns the
+    /// cluster that they form, and this process's task and port in it.
     ///
     /// # Errors
-    /// `DeadlineExceeded` naming the ranks that did not come; `InvalidArgument` for processes that disagree in their
-    /// number or have the same rank; `Unavailable` if rank 0 cannot listen.
+    /// `DeadlineExceeded` naming the ranks that have not registered; `InvalidArgument` for processes that disagree in
+    /// their number or have the same rank; `Unavailable` if rank 0 cannot listen.
     pub fn meet(&self, patience: Duration) -> ClientResult<LaunchedTask> {
         let (socket, addresses) = meeting::meet(self, super::work::after(Instant::now(), patience))?;
         let mut cluster = Cluster::new();
@@ -202,7 +203,7 @@ impl Environment {
 }
 
 impl Launcher {
-    /// Returns the host of rank 0, if the launcher's variables tell it.
+    /// Returns the host of rank 0; `None` if the launcher's variables do not determine it.
     fn default_host(&self, size: usize, lookup: &impl Fn(&str) -> Option<String>) -> Option<String> {
         let Some(local_size) = self.local_size else {
             let nodes = lookup("SLURM_STEP_NODELIST").or_else(|| lookup("SLURM_JOB_NODELIST"));
@@ -223,13 +224,13 @@ fn port(lookup: &impl Fn(&str) -> Option<String>) -> Result<u16, EnvironmentErro
     }
     let Some(value) = lookup("MASTER_PORT") else { return Ok(DEFAULT_PORT) };
     let port: u16 = number("MASTER_PORT", &value)?;
-    // The agent of torchrun listens at the port itself.
+    // The port is taken if torchrun's agent itself listens at it.
     let is_taken = lookup("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
     let next = port.checked_add(is_taken.into());
     next.ok_or(EnvironmentError::Malformed { variable: "MASTER_PORT", value })
 }
 
-/// Returns the first node of a list of Slurm's, such as `gpu01` of `gpu[01-03,7],login1`.
+/// Returns the first node of one of Slurm's lists of nodes, such as `gpu01` of `gpu[01-03,7],login1`.
 fn first_node(list: &str) -> Option<String> {
     let first = match list.split_once('[') {
         Some((prefix, rest)) if !prefix.contains(',') => {

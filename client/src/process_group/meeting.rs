@@ -1,5 +1,5 @@
-//! The meeting of the processes that a launcher has started: rank 0 listens at an address that all know, the others
-//! tell it the addresses at which they listen, and get those of all.
+//! The meeting of the processes that a launcher has started. Rank 0 listens at an address that all processes know; the
+//! other processes send it the addresses at which they listen, and receive the addresses of all processes.
 
 use super::Environment;
 use super::process::bind_to;
@@ -14,13 +14,14 @@ use tokio::net::TcpSocket;
 const GREETING: &str = "anabranch-group-1";
 /// The first word of the answer with all addresses.
 const READY: &str = "ready";
-/// The first word of the answer when some processes have not come; any other answer is the text of a refusal.
+/// The first word of the answer when some processes have not registered in time; any other answer is the text of a
+/// refusal.
 const LATE: &str = "late";
-/// Time by which the others wait longer than until their deadline for the answer of rank 0, which names the missing.
+/// Time after the deadline for which a process still waits for the answer of rank 0, which names the missing processes.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
-/// Longest time that rank 0 waits for the line of a connection.
+/// Longest time that rank 0 waits for the registration on a connection.
 const LINE_DEADLINE: Duration = Duration::from_secs(2);
-/// Number of bytes of a registration, and of an answer for each process, at most.
+/// Maximum number of bytes of a registration, and of an answer for each process.
 const MAX_LINE: u64 = 256;
 /// Number of missing ranks that an error names.
 const MAX_NAMED: usize = 20;
@@ -33,11 +34,12 @@ struct Registered {
     address: String,
 }
 
-/// Returns a socket that holds the port of this process without listening at it, and the addresses of all, by rank.
+/// Meets the other processes. Returns a socket that holds the port of this process without listening at it, and the
+/// addresses of all processes, by rank.
 ///
 /// # Errors
-/// `DeadlineExceeded` naming the ranks that did not come; `InvalidArgument` for processes that disagree in their number
-/// or have the same rank; `Unavailable` if rank 0 cannot listen.
+/// `DeadlineExceeded` naming the ranks that have not registered; `InvalidArgument` for processes that disagree in their
+/// number or have the same rank; `Unavailable` if rank 0 cannot listen.
 pub(super) fn meet(environment: &Environment, deadline: Instant) -> Result<(TcpSocket, Vec<String>), Status> {
     if environment.size == 1 {
         let socket = reserve(Ipv4Addr::LOCALHOST.into())?;
@@ -50,7 +52,7 @@ pub(super) fn meet(environment: &Environment, deadline: Instant) -> Result<(TcpS
     }
 }
 
-/// Waits for all other processes, and sends each the addresses of all.
+/// Waits for the registrations of all other processes, as rank 0, and sends each process the addresses of all.
 fn lead(environment: &Environment, deadline: Instant) -> Result<(TcpSocket, Vec<String>), Status> {
     let Environment { size, host, port, .. } = environment;
     let failed = |e: io::Error| {
@@ -92,7 +94,7 @@ fn lead(environment: &Environment, deadline: Instant) -> Result<(TcpSocket, Vec<
     Ok((socket, addresses))
 }
 
-/// Reads a registration. A connection that sends none is closed.
+/// Reads a registration. A connection without a registration is closed.
 ///
 /// # Errors
 /// `InvalidArgument` for a rank that is taken, or another number of processes; the other process gets the text too.
@@ -124,7 +126,7 @@ fn read_registration(stream: &TcpStream) -> Option<(usize, usize, String)> {
     Some((rank.parse().ok()?, size.parse().ok()?, address.parse::<SocketAddr>().ok()?.to_string()))
 }
 
-/// Registers with rank 0, and waits for the addresses of all.
+/// Registers with rank 0, and waits for the addresses of all processes.
 fn register(environment: &Environment, deadline: Instant) -> Result<(TcpSocket, Vec<String>), Status> {
     let Environment { rank, size, host, port } = environment;
     let mut stream = connect(environment, deadline)?;
@@ -252,7 +254,7 @@ mod tests {
     #[test]
     fn ranks_that_do_not_come_are_named() -> Test {
         let port = free_port()?;
-        // A connection that sends nothing useful does not count.
+        // A connection without a valid registration is ignored.
         let stray = std::thread::spawn(move || -> io::Result<()> {
             while TcpStream::connect(("127.0.0.1", port))?.write_all(b"GET /\n").is_err() {}
             Ok(())

@@ -23,15 +23,15 @@ use worker::{Group, GroupCall, GroupCallId, Operation, Reduction, Transport};
 /// Step ids have 57 bits.
 const ID_MASK: u64 = (1 << 57) - 1;
 
-/// The job of the processes that a launcher starts.
+/// The job name of the processes that a launcher has started.
 const JOB: &str = "worker";
 
-/// The properties of process groups.
+/// The time limits and the transports of a process group.
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
-    /// The time within which a call must end on this member, also if nobody waits for it.
+    /// The time within which a call must end on this member, even if no thread waits for its result.
     pub timeout: Duration,
-    /// The time within which all members of a group must come.
+    /// The time within which all members of a group must have joined it.
     pub join_timeout: Duration,
     /// The transports that tensors may take between the members.
     pub transport: Transport,
@@ -51,14 +51,15 @@ impl Default for GroupOptions {
 /// One process's membership in a group of processes, like a group of `torch.distributed`. Members have ranks, counted
 /// from 0.
 ///
-/// All members start the same collectives in the same order. A call whose members disagree in its operation, root,
-/// reduction, type or shape fails on all of them with an error that shows two sides, and the next call works again. A
-/// member whose own part had already succeeded gets the error from its next call, which then fails on all members.
+/// All members must start the same collectives in the same order. If members disagree in the operation, root,
+/// reduction, type or shape of a call, it fails on all members with an error that shows two of the descriptions, and
+/// the next call works again. A member on which the call had already succeeded gets the error from its next call, which
+/// then fails on all members.
 ///
-/// Reductions combine elements in the order of the ranks, so that all members, and two runs, get the same bits. A
-/// tensor with elements for or of all members has the rank as its first dimension.
+/// Reductions combine elements in the order of the ranks, so that all members, and two runs, get the same bits. In a
+/// tensor that contains elements for each member, or from each member, the first index is the rank.
 ///
-/// Dropping a group leaves it; the calls of other members that need this one fail then.
+/// Dropping a group leaves it; calls of the other members that need this member then fail.
 #[derive(Debug)]
 pub struct ProcessGroup {
     group: Arc<Group>,
@@ -70,11 +71,11 @@ pub struct ProcessGroup {
 
 impl ProcessGroup {
     /// Joins the group of all tasks of a cluster with one job, in which rank *r* is task *r*, and waits until all
-    /// members have come. The process listens at the address of its task.
+    /// members have joined. The process listens at the address of its task.
     ///
     /// # Errors
     /// `InvalidArgument` for a cluster with several jobs or missing tasks, or without the rank; `Unavailable` and
-    /// `DeadlineExceeded`, naming the members that did not come.
+    /// `DeadlineExceeded`, naming the missing members.
     pub fn join(cluster: Cluster, rank: usize, options: GroupOptions) -> Result<ProcessGroup> {
         let tasks = ranks_of(&cluster)?;
         let task = task_of(&tasks, rank)?;
@@ -116,7 +117,7 @@ impl ProcessGroup {
         ProcessGroup::of_members(&process, members, "world".into(), options, deadline)
     }
 
-    /// Joins a group of these members, and waits for them.
+    /// Joins a group of these members, and waits for the other members.
     fn of_members(
         process: &Arc<Process>,
         members: Vec<DeviceAttributes>,
@@ -150,13 +151,13 @@ impl ProcessGroup {
         self.group.members().iter().map(|member| member.name.task_name()).collect()
     }
 
-    /// Makes a group of some members of this one, which get new ranks in the order of their ranks here. The members of
-    /// the new group call this function with the same ranks, and wait for each other; other members may call it, and
-    /// get `None`. It works also when members that are not in the new group are lost.
+    /// Makes a group of some members of this one, which get new ranks in the order of their ranks here. Its members
+    /// must all call this function with the same ranks, and wait for each other; other members may call it too, and get
+    /// `None`. The call succeeds even if members that are not in the new group are lost.
     ///
     /// # Errors
-    /// `InvalidArgument` for a rank that is twice in the list or that this group does not have; `Unavailable` and
-    /// `DeadlineExceeded`, naming the members that did not come.
+    /// `InvalidArgument` for a rank that occurs twice in the list or that this group does not have; `Unavailable` and
+    /// `DeadlineExceeded`, naming the missing members.
     pub fn new_group(&self, ranks: &[usize]) -> Result<Option<ProcessGroup>> {
         let mut sorted = ranks.to_vec();
         sorted.sort_unstable();
@@ -193,7 +194,7 @@ impl ProcessGroup {
         self.start("all_reduce", Operation::Reduce(reduction), tensor, output, None, |output| output)
     }
 
-    /// Returns the combination of all members' tensors on the root, `None` on the others.
+    /// Returns the combination of all members' tensors on the root, `None` on the other members.
     pub fn reduce(&self, tensor: Tensor, reduction: Reduction, root: usize) -> Result<Option<Tensor>> {
         self.start_reduce(tensor, reduction, root).wait()
     }
@@ -205,7 +206,7 @@ impl ProcessGroup {
         self.start("reduce", operation, tensor, output, Some(root), move |output| is_root.then_some(output))
     }
 
-    /// Returns the root's tensor. The tensors of the others only tell its type and shape.
+    /// Returns the root's tensor. The tensors of the other members only give the type and shape.
     pub fn broadcast(&self, tensor: Tensor, root: usize) -> Result<Tensor> {
         self.start_broadcast(tensor, root).wait()
     }
@@ -230,7 +231,7 @@ impl ProcessGroup {
         }
     }
 
-    /// Returns all members' tensors, stacked in the order of the ranks, on the root; `None` on the others.
+    /// Returns all members' tensors, stacked in the order of the ranks, on the root; `None` on the other members.
     pub fn gather(&self, tensor: Tensor, root: usize) -> Result<Option<Tensor>> {
         self.start_gather(tensor, root).wait()
     }
@@ -247,7 +248,7 @@ impl ProcessGroup {
     }
 
     /// Returns row *r* of the root's tensor on rank *r*. The root passes a tensor whose first dimension is the number
-    /// of members, the others `None`; all pass the type and shape of a row.
+    /// of members, the other members pass `None`; all members pass the type and shape of a row.
     pub fn scatter(
         &self,
         tensor: Option<Tensor>,
@@ -326,12 +327,12 @@ impl ProcessGroup {
     }
 
     /// Sends a tensor of any type and shape to another member, which receives the tensors of one sender in the order of
-    /// sending. Returns when the tensor is on its way: at once, unless 64 MiB are in flight that the receiver has not
-    /// received; then it waits. A larger tensor travels alone.
+    /// sending. Returns when the tensor is on its way. The tensor is sent at once, unless 64 MiB are in flight to the
+    /// receiver; then the call waits. A larger tensor is sent when no other is in flight.
     ///
     /// # Errors
     /// `InvalidArgument` for a rank that is not another member's; `Unavailable` if the member is lost or has left;
-    /// `DeadlineExceeded`, naming the member, if the tensor has not left within the group's timeout.
+    /// `DeadlineExceeded`, naming the member, if the tensor was not sent within the group's timeout.
     pub fn send(&self, tensor: Tensor, to: usize) -> Result<()> {
         self.start_send(tensor, to).wait()
     }

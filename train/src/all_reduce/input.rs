@@ -1,4 +1,4 @@
-//! The input of a worker that goes on without batches once its input has ended.
+//! The input of a worker that continues without batches once its input has ended.
 
 use graph::{DType, Error, NodeId, Output, PartialShape, Result, Scope};
 

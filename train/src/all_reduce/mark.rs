@@ -1,8 +1,9 @@
-//! The mark beside a worker's variables that tells whether they are **torn**: not all of them have the values of one step.
+//! A flag beside a worker's variables, the mark, which is true while the variables are **torn**: not all of them have
+//! the values of one step.
 //!
-//! A step that is cancelled while it updates the variables, because a worker is lost, leaves some with the update and some
-//! without, and the step is not counted. A transfer or a restoration may be cut short likewise. The mark is set before the
-//! first variable changes, and cleared when all have changed and the step is counted.
+//! A step that is cancelled while it updates the variables, because a worker is lost, leaves some variables with the
+//! update and some without, and the step is not counted. An interrupted transfer or restoration has the same effect.
+//! The mark is set before the first variable changes, and cleared when all have changed and the step is counted.
 
 use crate::initializer::Initializer;
 use crate::variables::{Variable, Variables};
@@ -15,7 +16,7 @@ const NAME: &str = "all_reduce_torn";
 #[derive(Clone, Debug)]
 pub(super) struct TornMark {
     mark: Variable,
-    /// True if the variables are torn. A worker without a mark has begun no update.
+    /// True if the variables are torn. A mark without a value means that the worker has begun no update.
     pub(super) is_torn: Output,
 }
 

@@ -1,11 +1,12 @@
-//! The meeting of an epoch's workers when they have opened their sessions: they compare their global steps, and the most
-//! advanced worker, of several the one with the lowest index, sends its variables to the others. No file is needed. If
-//! no worker has values of one step, the chief initialises or restores its own, and the workers meet again.
+//! The meeting of an epoch's workers when they have opened their sessions. The workers compare their global steps, and
+//! the most advanced worker (of several the one with the lowest index) sends its variables to the others. No file is
+//! needed. If no worker has values of one step, the chief initialises or restores its own variables, and the workers
+//! meet again.
 //!
-//! A meeting is one step of each worker. The workers gather their positions; the sender is known only then, so each
-//! worker has the nodes of both roles in the branches of a condition, and the sender's rank is part of the instance
-//! keys. The values are assigned once all have arrived. Meetings have a graph key of their own, so that the ids of their
-//! steps are never those of a training step in progress.
+//! A meeting is one step of each worker. The workers gather their positions; the sender is not known before that, so
+//! each worker has the nodes of both roles in the branches of a condition, and the sender's rank is part of the
+//! instance keys. The values are assigned once all have arrived. Meetings have a graph key of their own, so that the
+//! ids of their steps are never those of a training step in progress.
 
 use super::mark::TornMark;
 use super::membership::Membership;
@@ -21,11 +22,12 @@ use proto::pb;
 const NOWHERE: i64 = -1;
 /// The position of a chief that cannot give its variables values.
 const LOST: i64 = -2;
-/// The position of a worker whose variables are not all of one step.
+/// The position of a worker whose variables do not all have the values of one step.
 const TORN: i64 = -3;
-/// The time in seconds for which a meeting waits for workers that have come to the assembly.
+/// The time in seconds for which a meeting waits for workers that have joined the epoch.
 const PATIENCE: f32 = 5.0;
-/// The graph key of the meeting before the first epoch: that of a graph whose instance keys are inputs is another number.
+/// The graph key of the meeting before the first epoch; the graph key computed for instance keys that are inputs is a
+/// different number.
 const GRAPH_KEY: i64 = 1;
 
 /// The position of a worker in its job.
@@ -33,10 +35,10 @@ const GRAPH_KEY: i64 = 1;
 pub(crate) enum Position {
     /// The global step of a worker whose variables all have values of that step.
     At(i64),
-    /// The global step of a worker whose variables have values, but not all of that step: an update or a transfer was cut
-    /// short.
+    /// The global step of a worker whose variables all have values, but not all of that step, because an update or a
+    /// transfer was interrupted.
     Torn(i64),
-    /// A worker that lacks values.
+    /// A worker some of whose variables have no values.
     Nowhere,
     /// A chief that can neither initialise nor restore the variables.
     Lost,
@@ -45,20 +47,22 @@ pub(crate) enum Position {
 /// The outcome of a meeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meet {
-    /// All workers have the variables of the most advanced worker.
+    /// All workers have the values of the most advanced worker.
     Done,
     /// No worker has values of one step.
     NoValues,
-    /// No worker has values of one step, and the chief has none to give; some workers are torn.
+    /// No worker has values of one step, and the chief cannot restore or initialise them; some workers' variables are
+    /// torn.
     Torn,
-    /// No worker has values, and the chief has none to give.
+    /// No worker has values, and the chief cannot restore or initialise them.
     Lost,
 }
 
 /// The nodes of a meeting.
 #[derive(Clone, Debug)]
 pub(super) struct Meeting {
-    /// This worker's global step, [`NOWHERE`] or [`LOST`]: an `int64` scalar to be fed.
+    /// This worker's global step, or a negative number such as [`NOWHERE`] for its position: an `int64` scalar to be
+    /// fed.
     position: Output,
     /// This worker's position among the workers of the epoch: an `int32` scalar to be fed.
     rank: Output,
@@ -153,7 +157,7 @@ impl Meeting {
 
 impl Position {
     /// Returns the position of a worker when no other worker and no checkpoint has values of one step: torn variables
-    /// count as those of their global step, so the job goes on from them.
+    /// count as variables of their global step, so that the job continues with them.
     pub(crate) fn in_want_of_others(self, worker: usize) -> Position {
         let Position::Torn(step) = self else { return self };
         tracing::warn!(
@@ -185,7 +189,8 @@ impl Meet {
 }
 
 impl Transfer<'_> {
-    /// Adds the nodes that give this worker the sender's values. Returns a `bool` that is there when all are assigned.
+    /// Adds the nodes that give this worker the sender's values. Returns a `bool` that becomes available when all
+    /// values are assigned.
     fn add(&self, scope: &Scope) -> Output {
         let values = scope.cond(self.is_sender, |branch| self.send(branch), |branch| self.receive(branch));
         let mut ready: Vec<NodeId> = values.iter().map(|value| value.node).collect();
@@ -199,8 +204,8 @@ impl Transfer<'_> {
         scope.control(&[ended]).constant(true)
     }
 
-    /// Adds the node that marks a receiver's variables as torn once all values have arrived. The sender's keep their
-    /// values.
+    /// Adds the node that marks a receiver's variables as torn once all values have arrived. The variables of the
+    /// sender keep their values and are not marked.
     fn begin(&self, scope: &Scope, arrived: &[NodeId]) -> NodeId {
         let tear = |branch: &Scope| {
             let torn = self.mark.set(&branch.control(arrived));
@@ -235,7 +240,7 @@ impl Transfer<'_> {
     }
 }
 
-/// Returns the type in which a variable's value travels.
+/// Returns the type in which a variable's value is transferred.
 fn wire(variable: &Variable) -> DType {
     match variable.dtype {
         DType::Bool => DType::Bool,

@@ -1,7 +1,8 @@
-//! The workers of an all-reduce job that train together, which may change from epoch to epoch. A worker that has opened a
-//! session comes to the job's assembly at the leader of collectives, which begins an epoch. While a worker is in an epoch,
-//! a thread watches for workers that wait for the next one. A worker whose training ends waits there until the others have
-//! ended theirs: its session is part of their last step, and its process may host the leader.
+//! The workers of an all-reduce job that train together, which may change from epoch to epoch. A worker that has opened
+//! a session calls the job's assembly at the leader of collectives, which begins an epoch. During an epoch a thread of
+//! each worker watches for workers that wait for the next epoch. A worker whose training ends waits in the assembly
+//! until the others have ended theirs, because its session is part of their last step and its process may host the
+//! leader.
 
 use super::{AllReduceJob, JOB_KEY};
 use crate::error::{Error, Result};
@@ -22,10 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const STEP_GRACE: Duration = Duration::from_secs(10);
 /// The pause before a call to a leader that has failed is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The time for which one call of the watch waits once a worker has finished. A step that goes on from one such call to the
-/// next, and that the finished worker does not run, is ended.
+/// The time for which one call of the watch waits once a worker has finished. A step that lasts from one such call to
+/// the next cannot end, because the finished worker does not run it, and is cancelled.
 const FINISHED_PATIENCE: Duration = Duration::from_secs(1);
-/// The time for which a worker that has finished stays after it has lost the leader, for the sake of workers in their last
+/// The time for which a finished worker that cannot reach the leader stays, because other workers may be in their last
 /// step.
 const LEADERLESS_GRACE: Duration = Duration::from_secs(3);
 /// The number of epochs after which the keys of their groups repeat.
@@ -64,7 +65,7 @@ impl Membership {
 /// The nodes that call a job's assembly, and the group of the present epoch.
 #[derive(Clone, Debug)]
 pub(super) struct AssemblyNodes {
-    /// The last epoch in which this worker has been: an `int64` scalar to be fed, as are the other inputs.
+    /// The last epoch in which this worker has been, an `int64` scalar to be fed. All other inputs are fed too.
     epoch: Output,
     has_values: Output,
     known: Output,
@@ -73,9 +74,9 @@ pub(super) struct AssemblyNodes {
     patience: Output,
     /// The next epoch and its workers, an `int64` vector.
     membership: Output,
-    /// A change of the present epoch, then the least last step of workers that have finished: an `int64` vector.
+    /// The kind of the present epoch's change, then the least of the last steps of finished workers: an `int64` vector.
     change: Output,
-    /// The workers that train on when this worker's training has ended, an `int64` vector.
+    /// The workers that continue training when this worker's training has ended, an `int64` vector.
     unfinished: Output,
     pub(super) group: CollectiveGroup,
 }
@@ -99,15 +100,15 @@ impl AssemblyNodes {
         AssemblyNodes { epoch, has_values, known, step, patience, membership, change, unfinished, group }
     }
 
-    /// Returns the feeds of a step in an epoch.
+    /// Returns the feeds that a step of an epoch needs.
     pub(super) fn feeds(&self, membership: &Membership) -> Vec<(Output, Tensor)> {
         let size = i32::try_from(membership.size()).unwrap_or(i32::MAX);
         let key = JOB_KEY - (membership.epoch.rem_euclid(EPOCH_KEYS) as i32);
         vec![(self.group.size, size.into()), (self.group.key, key.into())]
     }
 
-    /// Waits for the next epoch after `epoch`, at most until the deadline. `missing` makes the error of the deadline from
-    /// the time waited and the failure of the last call, which names the workers that have not come.
+    /// Waits for the next epoch after `epoch`, at most until the deadline. `missing` makes the error of the deadline
+    /// from the time waited and the failure of the last call, which names the missing workers.
     fn assemble(
         &self,
         session: &Session,
@@ -133,7 +134,7 @@ impl AssemblyNodes {
         }
     }
 
-    /// Waits until the present epoch has a change beyond `known`, or for [`PATIENCE`]. Returns the change.
+    /// Waits until the change of the present epoch is greater than `known`, or for [`PATIENCE`]. Returns the change.
     fn watch(&self, session: &Session, epoch: i64, known: i64) -> Result<Change> {
         let patience = if known == FINISHED { FINISHED_PATIENCE } else { PATIENCE };
         let step = session.step().feed(self.epoch, epoch).feed(self.known, known).fetch(self.change);
@@ -145,7 +146,7 @@ impl AssemblyNodes {
     }
 
     /// Tells the leader that this worker has finished after its last step, and waits until the others of its epoch have
-    /// finished or left, at most for `patience`. Returns the workers that train on.
+    /// finished or left, at most for `patience`. Returns the workers that continue training.
     fn finish(
         &self,
         session: &Session,
@@ -158,16 +159,16 @@ impl AssemblyNodes {
     }
 }
 
-/// A change of an epoch.
+/// A change because of which an epoch will end.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// One of the numbers of [`AssemblyChange`].
+    /// The kind of the change, one of the numbers of [`AssemblyChange`].
     kind: i64,
-    /// The least last step of the workers that have finished, if there are some.
+    /// The least of the last steps of the finished workers; negative if no worker has finished.
     last_step: i64,
 }
 
-/// The numbers of changes.
+/// The numbers of kinds of changes.
 const NONE: i64 = AssemblyChange::None as i64;
 const FINISHED: i64 = AssemblyChange::Finished as i64;
 const LEFT: i64 = AssemblyChange::Left as i64;
@@ -178,7 +179,7 @@ fn numbers(done: client::Result<client::StepOutcome>) -> Result<Vec<i64>> {
     Ok(done?.values.first().map_or(Ok(Vec::new()), Tensor::to_i64s)?)
 }
 
-/// A worker's part in the epochs of its job, over all its sessions.
+/// A worker's participation in the epochs of its job, over all its sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Attendance {
     membership: Mutex<Option<Membership>>,
@@ -186,17 +187,17 @@ pub(crate) struct Attendance {
     steps: Arc<Steps>,
 }
 
-/// The training steps of a worker, as the thread that watches sees them.
+/// The progress of a worker's training steps, for the thread that watches the epoch.
 #[derive(Debug, Default)]
 struct Steps {
     /// The global step after the last step that has ended.
     done: AtomicI64,
-    /// The number of steps that have begun, and of those that have ended in whatever way.
+    /// The number of steps that have begun. `ended` is the number of steps that have ended, with success or not.
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
-/// A training step in progress, until it is dropped.
+/// A guard of a training step in progress, which has ended when the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct RunningStep {
     steps: Arc<Steps>,
@@ -209,8 +210,8 @@ impl Drop for RunningStep {
 }
 
 impl Steps {
-    /// Returns the number of the step in progress if it comes after `last_step`, which a worker that has finished did not
-    /// go beyond: it cannot end.
+    /// Returns the number of the step in progress if it comes after `last_step`, the last step of a finished worker:
+    /// such a step cannot end.
     fn stuck_after(&self, last_step: i64) -> Option<u64> {
         let begun = self.begun.load(Ordering::Acquire);
         let is_running = begun > self.ended.load(Ordering::Acquire);
@@ -228,7 +229,7 @@ struct Watch {
 #[derive(Debug, Default)]
 struct WatchState {
     stop: AtomicBool,
-    /// True once somebody waits for the next epoch.
+    /// True once a worker waits for the next epoch.
     is_over: AtomicBool,
 }
 
@@ -239,7 +240,8 @@ impl Attendance {
         self.membership.lock().clone()
     }
 
-    /// Comes to the job's assembly, waits for an epoch at most until the deadline, and watches it from then on.
+    /// Calls the job's assembly, waits for an epoch at most until the deadline, and then starts the thread that watches
+    /// it.
     pub(super) fn join(
         &self,
         nodes: &AssemblyNodes,
@@ -263,7 +265,7 @@ impl Attendance {
         Ok(found)
     }
 
-    /// Records that a training step begins. It ends when the result is dropped.
+    /// Records that a training step begins. The step ends when the returned guard is dropped.
     pub(crate) fn begin_step(&self) -> RunningStep {
         self.steps.begun.fetch_add(1, Ordering::AcqRel);
         RunningStep { steps: self.steps.clone() }
@@ -288,7 +290,7 @@ impl Attendance {
             return;
         }
         if let Some(watch) = &*self.watch.lock() {
-            // The thread would take the end of the others for their loss.
+            // The watching thread is stopped first, because it would treat the end of the other workers as their loss.
             watch.state.stop.store(true, Ordering::Release);
         }
         let started = Instant::now();
@@ -316,10 +318,10 @@ impl Attendance {
         }
     }
 
-    /// Checks, before a step, that nobody waits for the next epoch.
+    /// Checks, before a step, that no worker waits for the next epoch.
     ///
     /// # Errors
-    /// `MembershipChanges`, after which the worker comes to the assembly in a new session.
+    /// `MembershipChanges`, after which this worker must call the assembly in a new session.
     pub(crate) fn check(&self) -> Result<()> {
         let is_over = |watch: &Watch| watch.state.is_over.load(Ordering::Acquire);
         match self.membership() {
@@ -330,19 +332,21 @@ impl Attendance {
         }
     }
 
-    /// Lets the thread that watches end. Called when the session has been closed, which ends the thread's step.
+    /// Stops the watching thread, and waits for its end. It is called when the session has been closed, which ends the
+    /// thread's call.
     pub(crate) fn stop(&self) {
         let Some(watch) = self.watch.lock().take() else { return };
         watch.state.stop.store(true, Ordering::Release);
         watch.thread.thread().unpark();
-        // The thread has nothing to report.
+        // The result is ignored, because the thread returns nothing.
         let _ = watch.thread.join();
     }
 }
 
 impl WatchState {
-    /// Watches an epoch until it stops or the epoch is unknown. If a worker of the epoch has left it, so that a step of this
-    /// worker cannot end, the session is closed after a while; likewise if a worker has finished before this worker's step.
+    /// Watches an epoch until the thread is stopped or the leader does not know the epoch. The session is closed if a
+    /// step of this worker cannot end: a while after a worker has left the epoch, or if another worker has finished
+    /// before this worker's step.
     fn run(
         &self,
         nodes: &AssemblyNodes,
@@ -361,7 +365,8 @@ impl WatchState {
                 }
             };
             let Change { kind, last_step } = change;
-            // A step that a finished worker does not run fails on all workers if its input has ended, so it may begin.
+            // A finished worker is no reason to end the epoch before the next step: if its input has ended, that step
+            // fails on all workers.
             self.is_over.fetch_or(kind > NONE && kind != FINISHED, Ordering::AcqRel);
             if kind >= OVER {
                 return;

@@ -34,7 +34,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tables::{SharedParts, TableUpdate};
 
-/// The key of the job's assembly. Those of the groups of its epochs are below it, far from those that programs count from 1.
+/// The key of the job's assembly. The keys of its epochs' groups are just below it, far from the keys of programs,
+/// which count from 1.
 const JOB_KEY: i32 = i32::MAX;
 
 /// The combination of the workers' gradients.
@@ -61,12 +62,12 @@ pub enum Wire {
 /// The end of training where the workers' inputs have different lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Uneven {
-    /// The step for which a worker has no batch fails with `OutOfRange` on all workers, without an update: training ends
-    /// with the shortest input.
+    /// The step for which a worker has no batch fails with `OutOfRange` on all workers, without an update; so training
+    /// ends with the shortest input.
     #[default]
     Fail,
-    /// A worker whose input has ended goes on with a weight of 0 until the inputs of all workers have ended. The mean is
-    /// that of the workers that have a batch. The step's inputs must come from one [`Input`](crate::Input).
+    /// A worker whose input has ended continues with a weight of 0 until the inputs of all workers have ended. The mean
+    /// is that of the workers that have a batch. The step's inputs must come from one [`Input`](crate::Input).
     Join,
 }
 
@@ -75,7 +76,7 @@ pub enum Uneven {
 pub(crate) struct AllReduceJob {
     pub(crate) worker: u32,
     pub(crate) workers: u32,
-    /// The number of workers without which nobody trains.
+    /// The smallest number of workers with which the job trains.
     pub(crate) least: u32,
     pub(crate) average: Average,
     pub(crate) wire: Wire,
@@ -96,9 +97,9 @@ pub struct AllReduceReplica {
     /// True if this worker's variables are torn, a scalar `bool`.
     is_torn: Output,
     shared: SharedParts,
-    /// The nodes that run before and after all variables get new values.
+    /// The nodes that run before and after a replacement of all values of the variables.
     replacement: Replacement,
-    /// The number of workers that had a batch in the step, a scalar `float`; `None` if all must have one.
+    /// The number of workers that had a batch in the step, a scalar `float`; `None` if every worker must have a batch.
     total_weight: Option<Output>,
 }
 
@@ -207,8 +208,8 @@ impl AllReduceJob {
 }
 
 impl AllReduceReplica {
-    /// Waits until the workers that train together have opened their sessions. `can_give` is true if this worker has values
-    /// of the variables, or is the chief, which can initialise or restore them.
+    /// Waits until the workers that train together have opened their sessions. `can_give` is true if this worker has
+    /// values of the variables, or is the chief and can initialise or restore them.
     ///
     /// # Errors
     /// `WorkersMissing` after the deadline, and errors that a new session may fix.
@@ -232,7 +233,7 @@ impl AllReduceReplica {
     /// Meets the other workers of the epoch, and gives all of them the variables of the most advanced worker.
     ///
     /// # Errors
-    /// Those of the session; `DeadlineExceeded` if not all workers have come within some seconds.
+    /// Those of the session; `DeadlineExceeded` if workers are missing after some seconds.
     pub(crate) fn meet(&self, session: &Session, position: Position, found: &Membership) -> Result<Meet> {
         self.meeting.run(session, position, found, self.assembly.feeds(found))
     }
@@ -244,9 +245,9 @@ impl AllReduceReplica {
         Ok(if is_torn { Position::Torn(step) } else { Position::At(step) })
     }
 
-    /// Gives all variables of this replica and all parts on parameter servers new values by `assign`. If that fails midway,
-    /// this replica's variables are torn, and the parts have no counts, so no worker takes their values for those of a
-    /// step.
+    /// Gives all variables of this replica and all parts on parameter servers new values by `assign`. If that fails
+    /// midway, this replica's variables are torn, and the parts have no counts, so that no worker treats their values
+    /// as those of a step.
     pub(crate) fn replace_values(
         &self,
         session: &Session,
@@ -258,18 +259,18 @@ impl AllReduceReplica {
         Ok(())
     }
 
-    /// Returns the feeds of a step in an epoch.
+    /// Returns the feeds that a step of an epoch needs.
     pub(crate) fn feeds(&self, membership: &Membership) -> Vec<(Output, Tensor)> {
         self.assembly.feeds(membership)
     }
 
-    /// Returns the error of a wait for the other workers, which have not done `what`.
+    /// Returns the error of a wait for the other workers, in which they have not done `what` in time.
     pub(crate) fn missing(&self, what: &'static str, waited: Duration, cause: Error) -> Error {
         let AllReduceReplica { worker, workers, .. } = *self;
         Error::WorkersMissing { worker, workers, what, waited, cause: Box::new(cause) }
     }
 
-    /// Returns the fetches by which a step tells whether any worker had a batch.
+    /// Returns the fetches that show, after a step, whether any worker had a batch.
     pub(crate) fn fetches(&self) -> Vec<Output> {
         self.total_weight.into_iter().collect()
     }
@@ -294,7 +295,8 @@ fn nodes_of(gradient: &Gradient) -> Vec<NodeId> {
     }
 }
 
-/// Returns the type with the same number of bits that collectives move in place of `dtype`; `None` if there is none.
+/// Returns the type with the same number of bits that collectives transfer in place of `dtype`; `None` if there is
+/// none.
 fn carrier(dtype: DType) -> Option<DType> {
     match dtype {
         DType::Float | DType::Half | DType::Double | DType::Int32 | DType::Int64 => Some(dtype),

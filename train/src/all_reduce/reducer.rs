@@ -1,9 +1,9 @@
 //! The combination of all workers' gradients.
 //!
-//! A dense gradient is summed by one all-reduce. A sparse gradient has another number of rows on each worker and in each
-//! step: the workers first agree on the greatest number of rows by an all-reduce, pad theirs up to the next power of two
-//! with rows of index -1, gather the indices and values of all, and remove the padding. Each power of two has an
-//! instance key of its own, because the members of an instance agree on its shape when they first use it.
+//! A dense gradient is summed by one all-reduce. A sparse gradient has another number of rows on each worker and in
+//! each step: the workers first compute the greatest number of rows by an all-reduce, pad their rows up to the next
+//! power of two with rows of index -1, gather the indices and values of all workers, and remove the padding. Each power
+//! of two has an instance key of its own, because the members of an instance agree on its shape when they first use it.
 
 use super::{AllReduceJob, Average, Uneven, Wire, carrier, with_type};
 use crate::gradient::Gradient;
@@ -29,7 +29,7 @@ pub(super) struct Reducer<'a> {
     weight: Option<Weight>,
 }
 
-/// This worker's part in a step of a job whose workers may lack a batch.
+/// This worker's weight in a step of a job whose workers may lack a batch.
 #[derive(Clone, Copy)]
 struct Weight {
     has_batch: Output,
@@ -43,12 +43,12 @@ struct Rows<'a> {
     variable: &'a Variable,
     indices: Output,
     values: Output,
-    /// The number of rows that count, a scalar `int32`.
+    /// The number of rows without the padding, a scalar `int32`.
     count: Output,
 }
 
 impl<'a> Reducer<'a> {
-    /// Returns the reducer of a step in which this worker has a batch if `has_batch`, or always.
+    /// Returns the reducer of a step. This worker has a batch in the step if `has_batch` is true or `None`.
     pub(super) fn new(
         job: AllReduceJob,
         scope: &'a Scope,
@@ -109,7 +109,7 @@ impl<'a> Reducer<'a> {
         )))
     }
 
-    /// Returns the rows of each sparse gradient, with the greatest number of its rows on any worker.
+    /// Returns the rows of each sparse gradient, with the greatest number of rows that this gradient has on any worker.
     fn all_rows<'g>(&self, gradients: &'g [(Variable, Gradient)]) -> Vec<(Rows<'g>, Output)> {
         let rows: Vec<Rows<'g>> = gradients
             .iter()
@@ -149,7 +149,7 @@ impl<'a> Reducer<'a> {
     fn dense(&self, gradient: Output) -> Output {
         let scope = self.scope;
         let own = match self.weight {
-            // Gradients of a padded batch may be no numbers, so they are not multiplied by a weight.
+            // Gradients of a padded batch may be NaN, so they are replaced by zeros instead of being multiplied by 0.
             Some(weight) => scope.select(weight.has_batch, gradient, scope.zeros_like(gradient)),
             None => gradient,
         };
@@ -199,7 +199,7 @@ impl<'a> Reducer<'a> {
         }
     }
 
-    /// Returns the type in which gradients of a type travel.
+    /// Returns the type in which gradients of type `dtype` are transferred.
     fn wire(&self, dtype: DType) -> DType {
         match self.job.wire {
             Wire::Bf16 if matches!(dtype, DType::Float | DType::Double) => DType::BFloat16,

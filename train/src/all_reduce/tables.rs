@@ -1,13 +1,13 @@
 //! Tables on parameter servers, in a job whose workers hold copies of all other variables.
 //!
 //! The parts of partitioned variables, with their slots, are on the parameter servers and shared by all workers. Every
-//! worker combines the gradients of all parts, and one worker, the part's owner, applies them. A step's updates of
-//! copies begin when all owners have ended theirs, so a worker that has counted the step finds all its updates in the
-//! parts.
+//! worker combines the gradients of all parts, and one worker, the part's owner, applies them. The workers update their
+//! copies of the other variables only when all owners have updated their parts; so the parts have all updates of a step
+//! that a worker has counted.
 //!
-//! Beside each part is the number of steps whose updates the part has. It equals the global step of the workers, or is
-//! greater by one after a step that failed in the middle of its updates. When the workers repeat that step, the part is
-//! not updated again.
+//! Beside each part is its count, the number of steps whose updates the part has. The count equals the global step of
+//! the workers, or is greater by one after a step that failed in the middle of its updates. When the workers repeat
+//! that step, the part is not updated again.
 
 use super::{AllReduceJob, AllReduceReplica};
 use crate::error::Result;
@@ -23,11 +23,11 @@ use graph::{DType, DeviceSpec, NodeId, Output, Scope};
 /// The place of embedding tables, which are the variables that [`Variables::get_partitioned`] creates.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Tables {
-    /// Every worker has a copy, as of all other variables.
+    /// Every worker has a copy of the tables, like its copies of all other variables.
     #[default]
     Replicated,
     /// The tasks 0 to `ps_tasks - 1` of the job `ps` share the parts: each part is on one of them, with its slots.
-    /// Variables that are not partitioned stay on the workers, also those with sparse gradients.
+    /// Variables that are not partitioned are on the workers, even if their gradients are sparse.
     OnParameterServers { ps_tasks: u32, placement: VariablePlacement },
 }
 
@@ -72,13 +72,14 @@ pub(super) struct TableUpdate<'a> {
 }
 
 impl TableUpdate<'_> {
-    /// Adds the updates of the parts by their combined gradients. Returns the parts, and the nodes by which this worker
-    /// updates those that it owns.
+    /// Adds the updates of the parts by their combined gradients. Returns the parts, and the nodes that update the
+    /// parts that this worker owns.
     pub(super) fn build(&self, gradients: &[(Variable, Gradient)]) -> (SharedParts, Vec<NodeId>) {
         let parts = SharedParts::new(self.scope, self.variables, gradients);
         let mut owned = Vec::new();
         for (i, (gradient, count)) in gradients.iter().zip(&parts.counts).enumerate() {
-            // The nodes for the parts of other owners are pruned, but they create slots, which the chief saves.
+            // Nodes for the parts of other owners are added too, because they create slots, which the chief saves; the
+            // updates among them are pruned.
             let updated = self.update(gradient, count);
             if i % self.job.workers as usize == self.job.worker as usize {
                 owned.extend(updated);
@@ -117,7 +118,7 @@ pub(super) struct SharedParts {
     counts: Vec<Variable>,
     /// The name of each count, with a scalar `bool` that is true if the count has a value.
     probes: Vec<(String, Output)>,
-    /// The nodes that set the counts to the global step, and those that remove them.
+    /// The nodes that set the counts to the global step. `shut` has the nodes that remove the counts.
     pub(super) open: Vec<NodeId>,
     pub(super) shut: Vec<NodeId>,
 }
@@ -156,8 +157,7 @@ impl AllReduceReplica {
         if self.shared.is_empty() { Ok(Vec::new()) } else { missing(session, &self.shared.probes) }
     }
 
-    /// Returns the names of the parts that have not the updates of `step` steps, nor those of one step more. All counts
-    /// must have values.
+    /// Returns the names of the parts whose count is neither `step` nor `step` + 1. All counts must have values.
     pub(crate) fn parts_out_of_step(&self, session: &Session, step: i64) -> Result<Vec<String>> {
         if self.shared.is_empty() {
             return Ok(Vec::new());

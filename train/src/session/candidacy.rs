@@ -242,7 +242,7 @@ impl ElectionWatcher {
     }
 }
 
-/// Closes a session in a thread, because its master may be slow to answer and the lease must be renewed
+/// Closes a session on a separate thread, because its master may be slow to answer and the lease must be renewed
 /// meanwhile.
 fn close(session: Arc<Session>) {
     // A failure to start the thread is ignored: calls of the training loop in the session will fail and report errors.

@@ -20,8 +20,8 @@ pub trait Hook: Send {
         Ok(())
     }
 
-    /// Runs before [`Hook::after_create_session`] in an all-reduce job, with the workers that train together from now on. A
-    /// program that divides its data between workers divides it anew.
+    /// Runs before [`Hook::after_create_session`] in an all-reduce job, with the workers that train together from now
+    /// on. A program that divides its data between workers must divide it again.
     fn on_membership(&mut self, context: &HookContext<'_>, membership: &Membership) -> Result<()> {
         let _ = (context, membership);
         Ok(())
@@ -45,7 +45,7 @@ pub trait Hook: Send {
     }
 
     /// Runs when the job has reached its last step: the hook saves its lasting results, while replicas can still repeat
-    /// steps if a task dies. After an error that a new session fixes, training goes on from the restored step.
+    /// steps if a task dies. After an error that a new session fixes, training continues from the restored step.
     fn after_last_step(&mut self, context: &HookContext<'_>) -> Result<()> {
         let _ = context;
         Ok(())

@@ -248,8 +248,8 @@ impl MonitoredSession {
             }
             return Err(error);
         }
-        // A training loop that polls `should_stop` ends after the last step without the call of `run` that finishes the
-        // job.
+        // If the training loop polls `should_stop`, `run` is not called after the last step, so the job is finished
+        // here.
         if self.job.coordinator.reached_last_step().is_some() && !self.job.coordinator.is_asked_to_stop() {
             self.with_recovery(MonitoredSession::finish_job)?;
         }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The pause of a replica of an all-reduce job before it meets the others again, because none has values yet.
+/// The pause of a replica of an all-reduce job before it meets the others again because no replica has values yet.
 const MEETING_PAUSE: Duration = Duration::from_millis(20);
 
 /// The state that all sessions of a replica share.
@@ -32,7 +32,7 @@ pub(super) struct Job {
     pub(super) candidacy: Candidacy,
     pub(super) coordinator: Coordinator,
     pub(super) lock: UpdateLock,
-    /// This worker's part in the epochs of an all-reduce job.
+    /// This worker's participation in the epochs of an all-reduce job.
     pub(super) attendance: Arc<Attendance>,
 }
 
@@ -139,8 +139,8 @@ impl Job {
         })
     }
 
-    /// Gives this replica of an all-reduce job the variables of the most advanced one. If no replica has values, the chief
-    /// restores or initialises its own, and those on parameter servers.
+    /// Gives this replica of an all-reduce job the variables of the most advanced one. If no replica has values, the
+    /// chief restores or initialises its own variables and those on parameter servers.
     ///
     /// # Errors
     /// `VariablesLost` if no replica has values and the chief cannot restore them, `NotReady` if no replica is the chief.
@@ -183,11 +183,11 @@ impl Job {
         }
     }
 
-    /// Meets the replicas of an epoch once. Returns `None` if not all have come within some seconds and `waits` is true: the
-    /// chief, which they have met before, restores its variables.
+    /// Meets the replicas of an epoch once. Returns `None` if replicas are missing after some seconds and `waits` is
+    /// true, because the chief, which had met this replica before, is restoring its variables.
     ///
     /// # Errors
-    /// `MembershipChanges` and `MeetingOver` if the others are lost or come to a later epoch.
+    /// `MembershipChanges` and `MeetingOver` if the other replicas are lost or are in a later epoch.
     fn meet_once(
         &self,
         session: &Session,
@@ -203,8 +203,8 @@ impl Job {
         if waits { Ok(None) } else { Err(Error::MeetingOver { cause: Box::new(error) }) }
     }
 
-    /// Returns the names of the variables that have no values for this replica of an all-reduce job, or not those of its
-    /// global step.
+    /// Returns the names of the variables that have no values for this replica of an all-reduce job, or that do not
+    /// have the values of its global step.
     fn lacking(&self, session: &Session, replica: &AllReduceReplica) -> Result<Vec<String>> {
         let mut names = missing(session, &self.training.probes)?;
         names.extend(replica.missing_counts(session)?);
@@ -357,8 +357,7 @@ impl Job {
     }
 }
 
-/// Returns whether a meeting has failed because workers that had come to the assembly did not come, who are lost or are in a
-/// later epoch.
+/// Returns whether a meeting has failed because workers of the epoch are missing: they are lost or in a later epoch.
 fn is_left(error: &Error) -> bool {
     matches!(error, Error::Client(_))
         && matches!(error.code(), Code::DeadlineExceeded | Code::FailedPrecondition)

@@ -26,7 +26,7 @@ pub(super) struct ReplicaHook {
     stop_grace: Duration,
     recovery_deadline: Duration,
     report: Arc<Mutex<SyncReport>>,
-    /// The worker's part in the epochs of an all-reduce job.
+    /// The worker's participation in the epochs of an all-reduce job.
     attendance: Arc<Attendance>,
     thread: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
@@ -106,8 +106,8 @@ impl ReplicaHook {
         }
     }
 
-    /// Ends the training of this worker of an all-reduce job, once in a session. A session that has failed cannot take part
-    /// in the end of the others, and the hooks that come later report its failure.
+    /// Ends the training of this worker of an all-reduce job, once per session. An error is only logged, because later
+    /// hooks report the failure of the session.
     fn finish_training(&mut self, context: &HookContext<'_>, replica: &AllReduceReplica) {
         if std::mem::replace(&mut self.has_finished, true) {
             return;
@@ -118,7 +118,7 @@ impl ReplicaHook {
         }
     }
 
-    /// Records that this replica has left; the chief's record tells the other replicas that the last step is saved.
+    /// Records that this replica has left. The record of the chief means that the last step is saved.
     pub(super) fn leave(&mut self, context: &HookContext<'_>) -> Result<()> {
         match &self.coordination {
             _ if self.is_job_over || self.foreign_chief => Ok(()),

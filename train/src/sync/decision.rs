@@ -20,9 +20,9 @@ pub(super) struct SyncState {
 /// The chief's decision: the late workers, and the next action.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Decision {
-    /// The workers whose gradients were computed at another step, with that step: an earlier one, or a later one that
-    /// the job has gone back from. The chief drops such gradients in buffers; accumulators drop gradients of earlier
-    /// steps themselves.
+    /// The workers whose gradients were computed at another step, with that step: it is earlier than the current one,
+    /// or later if the job has returned to an earlier step. The chief drops such gradients in buffers; accumulators
+    /// drop gradients of earlier steps themselves.
     pub(super) late: Vec<(usize, i64)>,
     pub(super) verdict: Verdict,
 }

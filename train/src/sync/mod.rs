@@ -6,9 +6,9 @@
 //! and queues on the parameter servers, so that workers and chief can be restarted. An update is [`staged`] first and
 //! committed afterwards: a chief that finds an interrupted update resumes it.
 //!
-//! A restarted worker that pushes a step again overwrites its earlier gradient; a late worker gets a token with the
-//! current step. The vector `sync_rep_pushed`, each worker's last pushed step, is initialised last and destroyed first:
-//! workers wait while it has no value.
+//! A restarted worker that pushes a gradient of the same step again overwrites its earlier gradient; a late worker gets
+//! a token with the current step. The vector `sync_rep_pushed`, each worker's last pushed step, is initialised last and
+//! destroyed first: workers wait while it has no value.
 
 mod accumulators;
 mod chief;

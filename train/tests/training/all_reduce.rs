@@ -23,10 +23,10 @@ pub(super) const COLUMNS: usize = 4;
 pub(super) const ROWS: usize = 8;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A model's loss for a batch: the mean or the sum over its rows.
+/// A function that adds a model's loss for a batch: the mean over its rows if the last argument is true, else the sum.
 pub(super) type Loss = fn(&Scope, &Variables, &[Output], bool) -> Output;
 
-/// The servers of a cluster.
+/// The servers of a cluster of workers and parameter servers.
 pub(super) struct Workers {
     runtime: Option<Runtime>,
     /// The servers of the workers.
@@ -248,7 +248,7 @@ fn difference(a: &[Tensor], b: &[Tensor]) -> Fallible<f32> {
     Ok(most)
 }
 
-/// Checks that all workers have the same bits, and returns them.
+/// Checks that the variables of all workers have the same bits. Returns the variables.
 #[track_caller]
 fn common(mut all: Vec<Vec<Tensor>>) -> Vec<Tensor> {
     for other in &all[1..] {
@@ -266,7 +266,7 @@ fn workers_train_like_one_process_on_the_whole_batch() -> Fallible {
         let difference = difference(&common(together), &train_alone(&optimizer, true, STEPS)?)?;
         assert!(difference < 1e-5, "{optimizer:?}: {difference}");
     }
-    // Four workers with shares of different sizes, the first without any rows.
+    // Four workers have shares of different sizes; the first has no rows.
     let workers = Workers::start(4)?;
     let sum = |worker| Strategy::AllReduce {
         worker,
@@ -454,7 +454,7 @@ fn waits_for_workers_end_with_their_deadlines() -> Fallible {
     Ok(())
 }
 
-/// Builds a replica whose input has the given batches. The gradients of a batch of zeros are no numbers.
+/// Builds a replica whose input has the given batches. The gradients of a batch of zeros are NaN.
 fn with_input(
     loss: Loss,
     strategy: &Strategy,
@@ -524,7 +524,7 @@ fn workers_with_more_batches_go_on_without_the_others() -> Fallible {
     let batches = |from: usize, to: usize, steps: usize| -> Fallible<Vec<[Tensor; 2]>> {
         (0..steps).map(|step| batch(from, to, step)).collect()
     };
-    // Adam changes all rows of the table and its own powers, and momentum all dense variables, in every step.
+    // In every step, Adam changes all rows of the table and its own powers, and momentum changes all dense variables.
     for optimizer in [Optimizer::momentum(0.02, 0.9), Optimizer::adam(0.02)] {
         let workers = Workers::start(2)?;
         let together = workers.run(|worker, server| {
@@ -617,7 +617,7 @@ impl Hook for Memberships {
     }
 }
 
-/// One of two workers, of which one is enough.
+/// A worker of a job of at most two workers that can train with one.
 struct ElasticWorker {
     replica: Replica,
     session: ManuallyDrop<MonitoredSession>,
@@ -657,7 +657,7 @@ impl ElasticWorker {
 #[test]
 fn a_worker_joins_a_job_in_training_and_a_client_that_died_joins_again() -> Fallible {
     let workers = Workers::start(2)?;
-    // The step after which both end, which is known once the second client of worker 1 has trained.
+    // Both workers end after this step, which is set once the second client of worker 1 has trained.
     let (begun, last_step) = (Barrier::new(2), AtomicI64::new(i64::MAX));
     let results = workers.run(|worker, server| {
         if worker == 0 {
@@ -673,8 +673,8 @@ fn a_worker_joins_a_job_in_training_and_a_client_that_died_joins_again() -> Fall
         let (step, size) = second.step()?;
         assert!(step > 3 && size == 2, "{step}, {size}");
         assert_eq!(second.memberships.0.lock()[..], [(1, vec![0, 1])]);
-        // The client dies without closing its session, and its server lives on. Its other worker is in a step that cannot
-        // end.
+        // The client dies without closing its session, and its server lives on. The other worker is in a step that
+        // cannot end.
         std::mem::forget(second);
         let mut second = ElasticWorker::open(server, 1)?;
         let (step, size) = second.step()?;

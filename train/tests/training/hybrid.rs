@@ -32,7 +32,7 @@ fn loss(scope: &Scope, variables: &Variables, batch: &[Output], is_mean: bool) -
     if is_mean { scope.mean(error, &[0, 1], false) } else { scope.sum(error, &[0, 1], false) }
 }
 
-/// The same with a table only.
+/// Adds the loss of [`loss`] for a model that consists of the table only.
 fn loss_of_table(scope: &Scope, variables: &Variables, batch: &[Output], _: bool) -> Output {
     let cut = Partitioner::fixed_size(PARTS.len());
     let rows = variables.get_partitioned("rows", DType::Float, &[5, 1], &Initializer::Zeros, cut);
@@ -121,7 +121,7 @@ fn difference(a: &Values, b: &Values) -> Fallible<f32> {
     Ok(most)
 }
 
-/// Checks that all workers have the same bits, and returns them.
+/// Checks that the variables of all workers have the same bits. Returns the variables.
 #[track_caller]
 fn common(mut all: Vec<Values>) -> Values {
     for other in &all[1..] {
@@ -218,7 +218,7 @@ fn parts_and_their_slots_are_on_parameter_servers() -> Fallible {
             assert_eq!(device(&replica, part)?, on_server);
             assert_eq!(device(&replica, &format!("{part}/Adam_1"))?, on_server);
         }
-        // Each part is updated by one worker.
+        // A part is updated by only one worker.
         let step = graph::passes::prune(&replica.graph, &[replica.training.train])?;
         let updates = |part: &str| -> Fallible<bool> {
             let handle = step.find(part).ok_or("the step does not use a part")?;
@@ -227,7 +227,8 @@ fn parts_and_their_slots_are_on_parameter_servers() -> Fallible {
         for (i, part) in PARTS.iter().enumerate() {
             assert_eq!(updates(part)?, i % 2 == worker as usize, "{part}");
         }
-        // Workers run a step under one id, so a tensor between servers would have the same key in the steps of both.
+        // Both workers run a step under the same id, so the keys of tensors between servers would collide; no such
+        // tensors may exist.
         for (id, node) in step.nodes().filter(|(_, node)| node.device.contains("/job:ps/")) {
             let inputs = step.inputs(id).into_iter().map(|input| input.node).chain(step.control_inputs(id));
             for input in inputs.map(|input| step.node(input)) {
@@ -315,7 +316,7 @@ fn a_worker_without_variables_gets_those_of_the_other_and_tables_stay() -> Falli
 #[test]
 fn a_repeated_step_does_not_update_a_part_again() -> Fallible {
     let undisturbed = train_twice(&Workers::start_with(2, 2)?, |_, _| Ok(()))?;
-    // The first part has the update of a step that has failed in the other parts.
+    // The first part has the update of a step that failed before it updated the other parts.
     let [_, before, after] = train_twice(&Workers::start_with(2, 2)?, |server, _| set_count(server, 0, 4))?;
     assert_eq!(before, undisturbed[1]);
     assert_eq!(after[PARTS[0]], before[PARTS[0]]);

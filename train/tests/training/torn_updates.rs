@@ -1,5 +1,6 @@
-//! A step of an all-reduce job that is cancelled between the updates of two variables: the job goes on from variables that
-//! all are of one step, those of another worker or of a checkpoint, and ends with the bits of an undisturbed job.
+//! Tests of a step of an all-reduce job that is cancelled between the updates of two variables. The job continues with
+//! variables that are all of one step, from another worker or a checkpoint, and ends with the same bits as an
+//! undisturbed job.
 
 use super::Fallible;
 use super::all_reduce::{COLUMNS, ROWS, Workers, batch, config};
@@ -18,20 +19,20 @@ use std::time::{Duration, Instant};
 /// The number of steps before the one that is cancelled.
 const BEFORE: usize = 3;
 const STEPS: i64 = 7;
-/// The elements that a gate lets pass in the rest of a job: more than enough.
+/// Number of elements that let a gate open for the rest of a job, which is more than enough.
 const MANY: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The node of a worker's step that runs only once the worker's gate lets it pass.
+/// The node of a worker's step that waits until the worker's gate, a queue, has an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gate {
     /// The first node of the update: all gradients have arrived, and no variable is updated yet.
     Update,
-    /// The update of the variable `w`; that of `b` runs.
+    /// The update of the variable `w`; the update of `b` does not wait.
     OneVariable,
 }
 
-/// A replica whose step passes a gate, a queue of its task.
+/// A replica whose step contains a gate, which is a queue of its task.
 struct Replica {
     graph: Graph,
     training: Training,
@@ -80,7 +81,7 @@ impl Replica {
         Ok(Replica { graph, training, saver, inputs: [x, y], values, names, tokens, let_pass })
     }
 
-    /// Lets the next steps pass the gate.
+    /// Lets `steps` further steps pass the gate.
     fn let_pass(&self, session: &Session, steps: usize) -> Fallible {
         let tokens = Tensor::vector(&vec![Bool8::from(true); steps])?;
         session.run(&[(self.tokens, tokens)], &[], &[self.let_pass])?;
@@ -118,7 +119,7 @@ fn gated(graph: &Graph, gate: Gate, pass: NodeId) -> Fallible<Graph> {
 /// The present session of a worker, with its coordinator.
 type Place = Arc<Mutex<Option<(Arc<Session>, Coordinator)>>>;
 
-/// A hook that remembers the session of its worker.
+/// A hook that records the session of its worker.
 struct Remembers(Place);
 
 impl Hook for Remembers {
@@ -136,7 +137,7 @@ fn cut(place: &Place) -> Fallible {
     Ok(())
 }
 
-/// Waits until a variable has another value than before: the worker's step is at its gate.
+/// Waits until a variable has changed, which means that the worker's step has reached its gate.
 fn until_changed(session: &Session, variable: Output, before: &Tensor) -> Fallible {
     let started = Instant::now();
     while &session.run(&[], &[variable], &[])?[0] == before {
@@ -146,8 +147,8 @@ fn until_changed(session: &Session, variable: Output, before: &Tensor) -> Fallib
     Ok(())
 }
 
-/// A job of two workers, of which each is stopped at a gate in the step after [`BEFORE`], and then cut off. `None`
-/// for an undisturbed job.
+/// A job of two workers. With gates, each worker is stopped at its gate in the step after [`BEFORE`], and then its
+/// session is ended; `None` means an undisturbed job.
 struct Job {
     gates: Option<[Gate; 2]>,
     folder: Option<Folder>,
@@ -232,7 +233,7 @@ impl Hook for OpensGate {
     }
 }
 
-/// Runs a step on the worker's half of the batch. Returns whether there was one.
+/// Runs a step on the worker's half of the batch. Returns false if training has ended.
 fn step(session: &mut MonitoredSession, replica: &Replica, worker: u32) -> Fallible<bool> {
     let half = ROWS / 2;
     let from = half * worker as usize;
@@ -241,7 +242,7 @@ fn step(session: &mut MonitoredSession, replica: &Replica, worker: u32) -> Falli
     Ok(session.run(&feeds, &[], &[replica.training.train])?.is_some())
 }
 
-/// Trains a job. Returns the variables, which all workers have.
+/// Trains a job. Returns the variables, which are the same on all workers.
 fn trained(job: &Job) -> Fallible<Vec<Tensor>> {
     let mut all = job.train()?;
     assert_eq!(all[0].0, all[1].0);
@@ -274,7 +275,7 @@ fn workers_that_are_all_torn_without_a_checkpoint_go_on_from_the_chief() -> Fall
     let torn = trained(&Job { gates: Some([Gate::OneVariable; 2]), folder: None })?;
     let undisturbed = undisturbed()?;
     for (torn, undisturbed) in torn.iter().zip(&undisturbed) {
-        // The global step is the same; `b` has taken one step twice.
+        // The global step is not affected; the variable `b` got the interrupted step's update twice.
         if torn.dtype() == DType::Int64 {
             assert_eq!(torn, undisturbed);
             continue;

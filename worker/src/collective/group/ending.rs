@@ -58,7 +58,7 @@ impl Group {
         crate::failure(&error)
     }
 
-    /// Leaves the group: calls in progress fail, and the other members are told. Waits at most [`LEAVE_GRACE`] until
+    /// Leaves the group: calls in progress fail, and the other members are told. Waits for at most a second until
     /// they have received this member's messages.
     pub fn leave(&self) {
         let reason = Error::new(Code::Cancelled, format!("this member leaves the group '{}'", self.name));
