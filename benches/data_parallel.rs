@@ -1,14 +1,14 @@
-//! Times of a training step of one worker alone and of workers that combine their gradients:
-//! `cargo bench --bench data_parallel -- --model mlp --workers 2`. The models are those of PyTorch's figures in
-//! docs/performance/collectives.md: `mlp` has 8.9 M parameters, `cnn` 0.62 M; a batch has 64 examples a worker (`--batch`).
-//! `deep` has 24 layers of 1 MiB, for a network. Each worker is a process with one compute thread, which holds a server
-//! and its client. The first worker prints a line of JSON for each way: `alone`, while the others are idle; `side_by_side`,
-//! where all train at the same time, each for itself; and `all_reduce`. `--steps` sets the number of steps, `--threads`
-//! that of compute threads, `--transport` one of auto, shm, tcp; `--trace FOLDER` writes every twentieth step as an event
-//! file of TensorBoard.
+//! Times of a training step of one worker alone and of workers that combine their gradients: `cargo bench --bench
+//! data_parallel -- --model mlp --workers 2`. The models are those of PyTorch's figures in
+//! docs/performance/collectives.md: `mlp` has 8.9 M parameters, `cnn` 0.62 M; a batch has 64 examples a worker
+//! (`--batch`). `deep` has 24 layers of 1 MiB, for measurements over a network. Each worker is a process with one
+//! compute thread, which runs a server and its client. The first worker prints a line of JSON for each way of training:
+//! `alone`, while the other workers are idle; `side_by_side`, in which all workers train at the same time without
+//! combining gradients; and `all_reduce`. `--steps` sets the number of steps, `--threads` that of compute threads,
+//! `--transport` one of auto, shm, tcp; `--trace FOLDER` writes every twentieth step as an event file of TensorBoard.
 //!
-//! `benches/peer/overlap.py` runs the workers on hosts of their own, also in the ways `exchange_alone` and `exchange`: the
-//! same gradients, which take no time to compute, applied alone and combined.
+//! `benches/peer/overlap.py` runs each worker on a separate host, also in the ways `exchange_alone` and `exchange`:
+//! gradients of the same sizes that take no time to compute are applied without and with the combination.
 #![allow(clippy::print_stdout)]
 
 use anabranch::client::{Server, ServerConfig};
@@ -50,14 +50,14 @@ fn number(name: &str, default: usize) -> Fallible<usize> {
     Ok(option(name).map_or(Ok(default), |value| value.parse())?)
 }
 
-/// A worker's process, and the pipes by which it takes and answers commands.
+/// A worker's process, and the pipes over which it receives commands and sends results.
 struct WorkerProcess {
     child: Child,
     commands: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
-/// Starts the workers, and lets them train in each way.
+/// Starts the workers, and makes them train in each way.
 fn lead() -> Fallible {
     let count = number("--workers", 2)?;
     let addresses = (0..count).map(|_| Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string()));
@@ -94,7 +94,7 @@ fn start(worker: usize, addresses: &str) -> Fallible<WorkerProcess> {
     Ok(WorkerProcess { child, commands, answers: BufReader::new(answers) })
 }
 
-/// Serves one task, and trains as the commands say.
+/// Serves one task, and trains as the commands from standard input request.
 fn work(worker: u32) -> Fallible {
     let mut cluster = Cluster::new();
     let addresses = option("--addresses").ok_or("no addresses")?;
@@ -152,8 +152,8 @@ fn model_name() -> String {
     option("--model").unwrap_or("mlp".into())
 }
 
-/// Trains in a way, and returns the times of the steps. In the ways `exchange` and `exchange_alone` the loss is the sum of
-/// the model's weights, whose gradients take no time to compute.
+/// Trains in the way `way`, and returns the times of the steps. In the ways `exchange` and `exchange_alone` the loss is
+/// the sum of the model's weights, whose gradients take no time to compute.
 fn train(way: &str, strategy: &Strategy, master: Master, is_chief: bool) -> Fallible<Vec<Duration>> {
     let is_computed = !way.starts_with("exchange");
     let (model, count) = (model_name(), number("--batch", 64)?);
@@ -215,7 +215,7 @@ fn examples(shape: &[usize]) -> Fallible<Tensor> {
     Ok(Tensor::vector(&elements)?.reshaped(Shape::new(shape)?)?)
 }
 
-/// The layers of the models.
+/// A builder of the layers of the models.
 struct Layers<'a> {
     scope: &'a Scope,
     variables: &'a Variables,
@@ -230,7 +230,7 @@ impl Layers<'_> {
         self.dense("logits", hidden, 1500, CLASSES)
     }
 
-    /// 24 layers of 512 x 512 weights, 1 MiB each, and the last layer.
+    /// Adds the model `deep`: 24 layers of 512 x 512 weights, 1 MiB each, and the last layer. Returns the scores.
     fn deep(&self, images: Output) -> Output {
         let hidden = (0..24).fold(images, |x, i| {
             self.scope.relu(self.dense(&format!("hidden_{i}"), x, DEEP_UNITS, DEEP_UNITS))

@@ -1,8 +1,8 @@
 //! Latency and bandwidth of process groups: `cargo bench --bench process_group -- --ranks 2,4 --mib 64`. Each rank is a
-//! process on 127.0.0.1. Rank 0 prints a line of JSON for each operation and size: the median, the least and the 90th
-//! percentile of its times in microseconds, and bytes a second: `algbw` is size / median, `busbw` that times
-//! 2(n-1)/n. `--ops` selects operations, `--bytes` one size,
-//! `--transport` one of auto, shm, tcp; under a launcher the program is one rank.
+//! process on 127.0.0.1. Rank 0 prints a line of JSON for each operation and size: the median, the minimum and the 90th
+//! percentile of its times in microseconds, and bytes per second: `algbw` is size / median, `busbw` is `algbw` times
+//! 2(n-1)/n. `--ops` selects operations, `--bytes` one size, `--transport` one of auto, shm, tcp. Under a launcher the
+//! program is one rank.
 #![allow(clippy::print_stdout)]
 
 use anabranch::client::{GroupOptions, ProcessGroup, Reduction};
@@ -98,7 +98,7 @@ fn report(group: &ProcessGroup, name: &str, bytes: usize) -> Fallible {
     Ok(())
 }
 
-/// Returns the tensor of an operation, of `bytes` bytes.
+/// Returns the input tensor of an operation, which has `bytes` bytes.
 fn input(size: usize, name: &str, bytes: usize) -> Fallible<Tensor> {
     let count = (bytes / 4).max(1);
     let dims = match name {
@@ -135,7 +135,8 @@ fn run(group: &ProcessGroup, name: &str, tensor: &Tensor) -> Fallible {
     Ok(())
 }
 
-/// Returns the times of several runs, after two that warm up. All ranks run equally often, as rank 0's first time tells.
+/// Returns the times of several runs, after two runs that warm up. All ranks run equally often; rank 0 computes the
+/// number from the time of one run.
 fn timed(group: &ProcessGroup, run: impl Fn() -> Fallible) -> Fallible<Vec<Duration>> {
     let time = || {
         let start = Instant::now();

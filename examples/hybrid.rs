@@ -10,7 +10,8 @@ use anabranch::train::{
     Variables, Wire,
 };
 
-/// Returns the mean squared error of a line whose bias is looked up in a table: each half of the points has a row.
+/// Returns the mean squared error of a line whose bias is looked up in a table, which has one row for each half of the
+/// points.
 fn line_of_table(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
     let w = variables.get("w", DType::Float, &[], &Initializer::Zeros);
     let cut = Partitioner::fixed_size(2);

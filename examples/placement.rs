@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let two = scope.constant(2.0f32);
     worker.op("Mul").name("twice").input(square).input(two).node();
 
-    // Soft placement: no task has a GPU, so another device is chosen.
+    // Soft placement chooses another device, because no task has a GPU.
     scope.device("/job:worker/task:0/device:GPU:0").op("Exp").name("soft").input(value).node();
 
     // A node without constraints is placed on the session's own task, which is the master's task.

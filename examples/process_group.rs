@@ -1,6 +1,6 @@
 //! Processes that exchange tensors without a graph: each prints its rank, and the sum over all ranks. Start it by a
-//! launcher, such as `mpirun -n 4 target/debug/examples/process_group` or
-//! `torchrun --no-python --nproc-per-node 4 target/debug/examples/process_group`; alone it is a group of one.
+//! launcher, such as `mpirun -n 4 target/debug/examples/process_group` or `torchrun --no-python --nproc-per-node 4
+//! target/debug/examples/process_group`; without a launcher it is a group of one process.
 #![allow(clippy::print_stdout)]
 
 use anabranch::client::process_group::{Environment, EnvironmentError};

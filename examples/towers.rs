@@ -1,5 +1,5 @@
-//! Training with towers: one graph with a copy of the model on each device; each copy computes its share of the batch:
-//! `cargo run --example towers`.
+//! Training with towers: one graph with a copy of the model on each device. Each copy computes its share of the batch.
+//! Run it with `cargo run --example towers`.
 #![allow(clippy::print_stdout)]
 
 mod support;
@@ -9,7 +9,7 @@ use anabranch::train::{Averaging, Master, Strategy};
 use std::sync::Arc;
 
 fn main() -> support::Fallible {
-    // Two towers, with the variables on a third device.
+    // The two towers are on two devices, and the variables on a third device.
     let strategy = Strategy::Towers {
         devices: vec!["/device:CPU:1".into(), "/device:CPU:2".into()],
         variables: "/device:CPU:0".into(),

@@ -25,7 +25,7 @@ pub(crate) fn put_string(out: &mut Vec<u8>, value: &[u8]) {
 /// of bytes: one 1 bit for each byte (0 bits if the number is negative).
 pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
     let magnitude = if value < 0 { !value } else { value };
-    // One bit is needed for the sign.
+    // One bit is added for the sign.
     let bits = 64 - magnitude.leading_zeros() as usize + 1;
     let len = bits.div_ceil(7);
     let mut bytes = [if value < 0 { 0xff } else { 0 }; 10];

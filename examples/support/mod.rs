@@ -34,7 +34,7 @@ pub(crate) fn points(scope: &Scope) -> Fallible<Input> {
     Ok(points.batch(20, true).prefetch(2).input("points"))
 }
 
-/// A model: it returns the loss of a batch of points.
+/// A function that adds a model and returns its loss for a batch of points.
 pub(crate) type Model = fn(&Scope, &Variables, &[Output]) -> Output;
 
 /// Fits the line with a training strategy, and returns `w` and `b`.

@@ -1,5 +1,5 @@
-//! `anabranch doctor`: the facts about this machine that decide by which ways tensors travel: NVIDIA's libraries and GPUs,
-//! shared memory, RDMA devices.
+//! `anabranch doctor`: prints the facts about this machine that determine the routes of tensors: NVIDIA's libraries and
+//! GPUs, shared memory, RDMA devices.
 
 use crate::command::output;
 use device::gpu_options::GpuSelection;
@@ -26,7 +26,7 @@ pub(crate) fn run() -> io::Result<()> {
     output::print(&text)
 }
 
-/// Says whether tasks of this machine can share memory.
+/// Returns a line that says whether tasks of this machine can share memory.
 fn shared_memory() -> String {
     match SharedMemory::new(4096) {
         Ok(_) => "shared memory: tensors between tasks of this machine are read in place\n".to_owned(),
@@ -34,7 +34,7 @@ fn shared_memory() -> String {
     }
 }
 
-/// Says which ports of RDMA devices there are, and by which way tensors go to other machines.
+/// Returns lines about the ports of RDMA devices, and about the route of tensors to other machines.
 fn rdma(facts: &RdmaFacts) -> String {
     let mut text = String::new();
     for port in &facts.ports {

@@ -13,7 +13,7 @@ pub(super) struct LaunchFlags {
     launch_deadline: f64,
 }
 
-/// Returns the place of this process among those that a launcher has started; `None` if none has.
+/// Returns the rank and meeting address of this process, if a launcher has started it; else `None`.
 ///
 /// # Errors
 /// For a variable of a launcher that is missing or malformed, with its name.
@@ -23,10 +23,11 @@ pub(super) fn find() -> Fallible<Option<Environment>> {
 }
 
 impl LaunchFlags {
-    /// Waits until all processes of the launcher have come. Returns this process's task in the cluster that they form.
+    /// Waits until all processes of the launcher have registered. Returns this process's task in the cluster that they
+    /// form.
     ///
     /// # Errors
-    /// Those of [`Environment::meet`]; after the deadline, with the ranks that have not come.
+    /// Those of [`Environment::meet`]; after the deadline, with the ranks that have not registered.
     pub(super) fn meet(&self, environment: &Environment) -> Fallible<LaunchedTask> {
         let seconds = self.launch_deadline;
         let deadline = Duration::try_from_secs_f64(seconds)

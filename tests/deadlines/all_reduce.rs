@@ -1,5 +1,5 @@
-//! Workers without parameter servers recover from a worker whose task and client are killed and restarted: they go on
-//! from the survivors' step, without a checkpoint, to the same bits as a job without failures.
+//! Workers without parameter servers recover from a worker whose task and client are killed and restarted: they
+//! continue from the survivors' step, without a checkpoint, and end with the same bits as a job without failures.
 
 use crate::support::Fallible;
 use crate::support::cluster::Cluster;
@@ -20,7 +20,7 @@ const STEPS: i64 = 40;
 /// The step after which a worker is killed.
 const KILLED_AT: i64 = 15;
 
-/// The client of a worker, on a thread of its own.
+/// The client of a worker, which runs on a separate thread.
 #[derive(Default)]
 struct Client {
     /// The global step after the client's last step.
@@ -29,10 +29,10 @@ struct Client {
     is_killed: AtomicBool,
 }
 
-/// The results of a client: the global step after each of its steps, and the variables at the end.
+/// The results of a client: the global steps after its steps, and the variables at the end.
 type Trained = (Vec<i64>, Vec<Tensor>);
 
-/// A job of all-reduce.
+/// The settings of a job of all-reduce.
 #[derive(Clone, Default)]
 struct Job {
     workers: u32,
@@ -106,15 +106,15 @@ impl Client {
     }
 }
 
-/// The task that is killed and restarted, with its client if it is a worker.
+/// The task that is killed and restarted; a worker is killed together with its client.
 #[derive(Clone, Copy, Debug)]
 enum Victim {
     Worker(u32),
     Server(usize),
 }
 
-/// Trains a job. If there is a victim, it is killed and restarted in the middle. Returns the results of each worker,
-/// those of the victim's second client in place of the first.
+/// Trains a job. If there is a victim, it is killed and restarted in the middle. Returns the results of each worker;
+/// those of a victim are the results of its second client.
 fn train(job: &Job, victim: Option<Victim>) -> Fallible<Vec<Trained>> {
     let mut cluster = job.cluster()?;
     let targets: Vec<String> =
@@ -170,8 +170,8 @@ fn a_killed_worker_gets_the_variables_of_the_survivors() -> Fallible {
         for (worker, (steps, values)) in (0..).zip(&all) {
             assert_eq!(values, &undisturbed[0].1, "victim {victim}, worker {worker}");
             assert_eq!(steps.last(), Some(&STEPS));
-            // Nobody goes back, and the new client begins where the survivors are. A worker may skip a step that only
-            // another worker has completed.
+            // No worker repeats a step, and the new client begins at the step of the survivors. A worker may skip a
+            // step that only another worker has completed.
             assert!(steps.windows(2).all(|two| two[1] > two[0]), "victim {victim}, {worker}: {steps:?}");
             let first = if worker == victim { KILLED_AT } else { 0 };
             assert!(steps[0] > first, "victim {victim}, {worker}: {steps:?}");
@@ -203,7 +203,8 @@ fn a_killed_worker_goes_on_with_tables_on_parameter_servers() -> Fallible {
         for (steps, values) in &all {
             assert_eq!(steps.last(), Some(&STEPS));
             assert!(steps.windows(2).all(|two| two[1] > two[0]), "victim {victim}: {steps:?}");
-            // A step that was interrupted between the updates of two parts is repeated with one of them changed.
+            // The interrupted step is repeated, although it may have updated one of the two parts, so the result
+            // differs a little.
             let difference = difference(values, &undisturbed[0].1)?;
             assert!(difference < 0.01, "{difference}: {values:?}, undisturbed {:?}", undisturbed[0].1);
         }

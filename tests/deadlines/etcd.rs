@@ -61,7 +61,7 @@ fn etcd(bin: &Path, folder: &Path, client: &str, peer: &str) -> Fallible<Child> 
         &format!("default={peer}"),
         "--log-level",
         "error",
-        // The data need not survive the process, so etcd does not wait until it is on disk.
+        // The data does not have to survive the process, so etcd does not wait until it is on disk.
         "--unsafe-no-fsync",
     ]
     .map(str::to_owned);

@@ -1,4 +1,5 @@
-//! Collectives that wait: the log and the error name the missing member and its action. Spans of collectives.
+//! Tests of collectives that wait: the log and the error name the missing member and its action. Tests of the spans of
+//! collectives.
 
 use crate::support::Fallible;
 use crate::support::cluster::Cluster;
@@ -13,7 +14,7 @@ const WORKERS: u32 = 3;
 /// The number by which `RunOptions` denotes a full trace.
 const FULL_TRACE: i32 = 3;
 
-/// The sums of a value of each worker, the last of which takes its value from a queue.
+/// The sums over all workers of one value each; the last worker takes its value from a queue.
 struct Sums {
     sums: Vec<Output>,
     enqueue: NodeId,
@@ -45,7 +46,8 @@ fn session(cluster: &Cluster) -> Fallible<(Session, Sums)> {
     Ok((session, sums))
 }
 
-/// Runs a step whose last member waits for the queue. Checks that the error comes in time, with all these texts.
+/// Runs a step whose last member waits for the queue. Checks that the error comes in time, and that it contains all of
+/// `texts`.
 fn stall(session: &Session, sums: &Sums, texts: &[&str]) -> Fallible {
     let begin = Instant::now();
     let error = session.run(&[], &sums.sums, &[]).err().ok_or("the step has ended")?;
@@ -65,14 +67,14 @@ fn a_member_that_waits_elsewhere_is_named_with_its_node() -> Fallible {
     let cluster = Cluster::start_with(&[("worker", WORKERS as usize)], &flags)?;
     let (session, sums) = session(&cluster)?;
     let waits = "/job:worker/replica:0/task:2: its step ";
-    // In the first step the members have not met yet, so only the leader knows who has come.
+    // In the first step the group is not complete, so only the leader knows the members that have joined.
     let texts =
         ["2 of 3 members have come", "not among them: ", waits, " waits for 'dequeue'", "waited 3.0 s"];
     stall(&session, &sums, &texts)?;
     for task in 0..2 {
         let log = cluster.log("worker", task)?;
         let lines: Vec<&str> = log.lines().filter(|line| line.contains("has waited")).collect();
-        // After one second and after two.
+        // The waiting collective is logged after one second and after two.
         assert_eq!(lines.len(), 2, "{log}");
         for line in lines {
             for part in ["CollectiveReduceV2", "(group 5 of 3, instance 9)", waits, "waits for 'dequeue'"] {
@@ -81,7 +83,7 @@ fn a_member_that_waits_elsewhere_is_named_with_its_node() -> Fallible {
         }
     }
     assert!(!cluster.log("worker", 2)?.contains("has waited"));
-    // The next steps work, and then the members wait for elements.
+    // The next step succeeds, so in the step after it the members wait for each other's elements.
     session.run(&[], &[], &[sums.enqueue])?;
     let values = session.run(&[], &sums.sums, &[])?;
     assert_eq!(values[0].item::<f32>()?, 5.0);

@@ -1,5 +1,5 @@
-//! The end of training without parameter servers: a worker that has ended waits for the others in their last step, and not
-//! for those who train on or are lost.
+//! Tests of the end of training without parameter servers: a worker that has ended waits for workers in their last
+//! step, but not for workers that continue training or are lost.
 
 use crate::support::Fallible;
 use crate::support::cluster::Cluster;
@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 
 /// The last step of the jobs.
 const LAST: i64 = 20;
-/// The time by which a worker is late after its last step.
+/// The time by which a worker ends its last step later than the others.
 const LATE: Duration = Duration::from_millis(1500);
-/// The longest time from the end of a worker to the first step of the others without it, or to the end of its wait for
-/// those who train on. The bound of the wait for a worker in its last step, `stop_grace`, is a minute.
+/// The longest time from the end of a worker to the first step of the others without it, or to the end of its wait
+/// while the others continue training. In contrast, the wait for a worker in its last step is limited by `stop_grace`,
+/// a minute.
 const SOON: Duration = Duration::from_secs(15);
 
 fn strategy(worker: u32, workers: u32, least: u32, uneven: Uneven) -> Strategy {
@@ -28,7 +29,7 @@ fn strategy(worker: u32, workers: u32, least: u32, uneven: Uneven) -> Strategy {
     Strategy::AllReduce { worker, workers, least, average, wire, uneven, tables: Tables::Replicated }
 }
 
-/// A hook that lets a worker be late: after the step `LAST` it waits until it is told to go on.
+/// A hook that delays a worker: after the step `LAST` it waits until `goes_on` is true.
 struct Delay {
     is_reached: Arc<AtomicBool>,
     goes_on: Arc<AtomicBool>,
@@ -51,7 +52,7 @@ impl Hook for Delay {
 struct Client {
     /// The global step after its last step.
     step: AtomicI64,
-    /// True once its session has gone through its last step, and may go on.
+    /// True once the client has reached its last step. `goes_on` is true once it may continue after that step.
     is_reached: Arc<AtomicBool>,
     goes_on: Arc<AtomicBool>,
 }
@@ -60,7 +61,7 @@ struct Client {
 #[derive(Debug)]
 struct Ended {
     steps: Vec<i64>,
-    /// The end of its last step, and that of its session.
+    /// The time of the end of its last step. `closed` is the time of the end of its session.
     trained: Instant,
     closed: Instant,
     recoveries: u32,
@@ -179,7 +180,8 @@ fn a_worker_whose_input_has_ended_waits_for_one_in_its_last_step() -> Fallible {
     Ok(())
 }
 
-/// Trains with two workers, of which one is enough. Each requests the end of training after a step of its own.
+/// Trains with two workers of a job that can train with one. Each worker requests the end of training after its entry
+/// of `lasts`.
 fn train_until(lasts: [i64; 2], late: Duration) -> Fallible<[Ended; 2]> {
     let (_cluster, targets) = cluster(2)?;
     let clients = [Client::default(), Client::default()];

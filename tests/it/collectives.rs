@@ -14,7 +14,8 @@ struct Collective {
     ys: Vec<Output>,
 }
 
-/// A collective that is the same on all members: its op, its further inputs on the member of a rank, and its attributes.
+/// A collective with the same op and attributes on all members. `more_inputs` adds its further inputs on the member of
+/// a rank.
 struct Case {
     op: &'static str,
     rows: usize,
@@ -34,7 +35,8 @@ fn no_inputs(_: &Scope, _: usize) -> Vec<Output> {
     Vec::new()
 }
 
-/// Returns a communicator whose ranks are the reverse of the tasks' numbers, and two subgroups of its members.
+/// Returns the inputs of a collective in subgroups: a communicator, in which rank *r* is the task with number `WORKERS
+/// - 1 - r`, and an assignment of its members to subgroups.
 fn in_subgroups(scope: &Scope, task: usize) -> Vec<Output> {
     let [key, rank, size] = [1, (WORKERS - 1 - task) as i32, WORKERS as i32].map(|n| scope.constant(n));
     let call = scope.op("CollectiveInitializeCommunicator").input(key).input(rank).input(size);
@@ -128,8 +130,8 @@ fn broadcast(scope: &Scope) -> Collective {
     Collective { xs: vec![x], ys: (0..WORKERS).map(member).collect() }
 }
 
-/// Compares the gradients of a collective with its outputs for unit inputs. `also` are nodes that must run in each step
-/// that computes gradients.
+/// Compares the gradients of a collective with its outputs for unit inputs. The nodes `also` must run in each step that
+/// computes gradients.
 fn check(
     cluster: &Cluster,
     scope: &Scope,
@@ -229,7 +231,8 @@ fn a_step_computes_the_first_and_the_second_derivative_of_a_reduction() -> Falli
     let feeds = built.xs.iter().enumerate().map(|(rank, x)| Ok((*x, input(rank)?)));
     let feeds = feeds.collect::<Fallible<Vec<_>>>()?;
     let fetches: Vec<Output> = first.into_iter().chain(second).collect();
-    // The sum over three members of y² is 3y², where y is the sum of the inputs: 0 + 1 + 2.
+    // The sum of y² over three members is 3y², where y is the sum of the inputs, 0 + 1 + 2 = 3. Its gradient is 6y =
+    // 18.
     let expected = [18.0; WORKERS].into_iter().chain([18.0; WORKERS]);
     for (got, expected) in session.run(&feeds, &fetches, &[])?.iter().zip(expected) {
         assert!(got.values::<f64>()?.iter().all(|&slope| slope == expected), "{got:?}, not {expected}");

@@ -1,4 +1,5 @@
-//! `anabranch demo` and `anabranch run` under launchers: MPICH's `mpiexec`, and a script with the variables of torchrun.
+//! Tests of `anabranch demo` and `anabranch run` under launchers: MPICH's `mpiexec`, and a script that sets the
+//! variables of torchrun.
 
 use crate::support::cluster::free_port;
 use crate::support::folder::Folder;
@@ -7,7 +8,7 @@ use std::process::{Command, Stdio};
 
 const ANABRANCH: &str = env!("CARGO_BIN_EXE_anabranch");
 
-/// The variables of launchers, and those that select where processes meet.
+/// The variables of launchers, and the variables that determine the meeting address.
 const VARIABLES: [&str; 12] = [
     "RANK",
     "WORLD_SIZE",
@@ -23,7 +24,8 @@ const VARIABLES: [&str; 12] = [
     "TF_CONFIG",
 ];
 
-/// Returns a command without variables of launchers in its environment, whose processes meet at a free port.
+/// Returns a command without variables of launchers in its environment, whose processes meet at a free port of this
+/// machine.
 fn command(program: impl AsRef<std::ffi::OsStr>) -> Fallible<Command> {
     let mut command = Command::new(program);
     for variable in VARIABLES {
@@ -33,7 +35,7 @@ fn command(program: impl AsRef<std::ffi::OsStr>) -> Fallible<Command> {
     Ok(command)
 }
 
-/// Returns the command of [`command`] that runs `anabranch` with the rank of a process of torchrun on this host.
+/// Returns a command that runs `anabranch` as the process of a rank under torchrun on this host.
 fn ranked(rank: usize, size: usize) -> Fallible<Command> {
     let mut command = command(ANABRANCH)?;
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", size.to_string());
@@ -71,7 +73,7 @@ fn mpiexec_runs_the_demo_with_a_worker_for_each_process() -> Fallible {
 fn torchrun_runs_the_demo_with_a_worker_for_each_process() -> Fallible {
     let folder = Folder::new("torchrun")?;
     let mut launch = command(launchers::write_torchrun(folder.path())?)?;
-    // Three workers share 64 examples: 21 each.
+    // Three workers share 64 examples, so each gets 21.
     launch.args(["--nproc-per-node", "3", "--no-python"]);
     launch.env_remove("ANABRANCH_PORT").env("MASTER_PORT", free_port()?.port().to_string());
     check_demo(launch)
@@ -105,7 +107,7 @@ fn run_gives_each_process_its_task_unless_its_task_is_known() -> Fallible {
         clusters.push(config["cluster"]["worker"].clone());
     }
     assert!(clusters[0] == clusters[1] && clusters[0].as_array().is_some_and(|all| all.len() == 2));
-    // A TF_CONFIG of the user is kept, and these processes do not wait for each other.
+    // A TF_CONFIG that the user has set is kept, and these processes do not wait for each other.
     let kept = python::run(ranked(0, 2)?.env("TF_CONFIG", "mine").args(print))?;
     assert_eq!(kept, "mine\n");
     let flags = ["run", "--no-tf-config", "--", "sh", "-c", "echo \"${TF_CONFIG-unset}\""];

@@ -71,7 +71,7 @@ fn resnet_50_has_the_published_number_of_parameters() -> Fallible {
     let count = |graph: &Graph, op: &str| graph.nodes().filter(|(_, node)| node.op.name() == op).count();
     assert_eq!(count(&model.graph, "Conv2D"), 53);
     // On a GPU, normalisations are fused with the activations that follow them, except those of the four projections,
-    // which have none. The gradients of normalisation and activation are fused too if no other node uses the
+    // which have no activation. The gradients of normalisation and activation are fused too if no other node uses the
     // activation's gradient.
     let fused = graph::passes::fuse_norms(model.graph, &|_| true)?;
     let ops = ["_FusedBatchNormEx", "FusedBatchNormV3", "Relu", "_FusedBatchNormActivationGrad", "ReluGrad"];

@@ -50,8 +50,8 @@ fn every_op_agrees_with_the_tensorflow_kernel() -> Fallible {
     Ok(())
 }
 
-/// `ANABRANCH_CASES_SEED` is the seed of the generated cases, `ANABRANCH_CASES_COUNT` the number of cases of
-/// each op.
+/// Generated cases of each op give TensorFlow's values. `ANABRANCH_CASES_SEED` is the seed of the cases,
+/// `ANABRANCH_CASES_COUNT` their number for each op.
 #[test]
 fn every_op_agrees_with_tensorflow_on_generated_inputs() -> Fallible {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ops-for-cases.json");

@@ -70,7 +70,8 @@ fn conditionals_and_loops_compute_the_same_as_in_a_tensorflow_process() -> Falli
     Ok(())
 }
 
-/// Programs that are drawn from seeds; `ANABRANCH_PROGRAMS_COUNT` sets their number, `ANABRANCH_PROGRAMS_SEED` the first.
+/// Compares programs that are generated from seeds. `ANABRANCH_PROGRAMS_COUNT` sets their number,
+/// `ANABRANCH_PROGRAMS_SEED` the first seed.
 #[test]
 fn random_branches_loops_and_calls_have_the_values_and_gradients_of_tensorflow() -> Fallible {
     let cluster = Cluster::start(&[("worker", 2)])?;

@@ -1,5 +1,5 @@
-//! The mark of ops whose kernels may wait for something other than their inputs, which decides which reductions share a
-//! bucket.
+//! Tests of the flag of ops whose kernels may wait for events other than their inputs, which decides which reductions
+//! share a bucket.
 
 use crate::support::Fallible;
 use crate::support::op_nodes::rows;
@@ -8,7 +8,7 @@ use kernels::testing::make_kernel;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Ops whose asynchronous kernels wait only for files: their computation is on other threads than the pool's.
+/// Ops whose asynchronous kernels wait only for files, because their computation runs outside the pool's threads.
 const FILE_OPS: &[&str] = &[
     "CloseSummaryWriter",
     "CreateSummaryFileWriter",
@@ -42,7 +42,7 @@ fn ops_with_asynchronous_kernels_are_marked_as_waiting() -> Fallible {
     let device = Arc::new(kernels::lone_device());
     let mut asynchronous = BTreeSet::new();
     for (def, nodes) in rows(kernels::table())? {
-        // A node that lacks an attribute for its kernel, such as a function, makes none.
+        // Some nodes have no kernel, because they lack an attribute that it needs, such as a function.
         if nodes.iter().any(|node| matches!(make_kernel(&device, node), Ok(Kernel::Async(_)))) {
             asynchronous.insert(def.op);
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// The crates of this workspace that a crate may depend on.
+/// The crates of this workspace on which a crate may depend.
 struct Arrows {
     name: &'static str,
     /// Crates that the crate itself may use, with or without a feature.

@@ -52,7 +52,7 @@ fn prose(text: &str) -> String {
     text.split("```").step_by(2).collect()
 }
 
-/// Returns the paths that a path with braces means: `a/b.rs` and `a/c.rs` for `a/{b,c}.rs`.
+/// Returns the paths for which a path with braces stands: `a/b.rs` and `a/c.rs` for `a/{b,c}.rs`.
 fn expanded(path: &str) -> Vec<String> {
     let Some((before, rest)) = path.split_once('{') else { return vec![path.to_owned()] };
     let Some((choices, after)) = rest.split_once('}') else { return vec![path.to_owned()] };

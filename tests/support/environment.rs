@@ -9,7 +9,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest that a command of a test may run. A client waits for ever when TensorFlow's server ends during its step.
+/// The longest that a command of a test may run. The limit is needed because a client waits for ever if TensorFlow's
+/// server ends during its step.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(600);
 /// The longest wait for the output of a command that has ended: processes that it has started may keep its pipes open.
 const PIPE_DEADLINE: Duration = Duration::from_secs(10);
@@ -74,7 +75,7 @@ fn wait_or_kill(child: &mut Child) -> Fallible<Option<ExitStatus>> {
     Ok(None)
 }
 
-/// Starts a thread that reads a pipe, and returns the channel of what it reads.
+/// Starts a thread that reads a pipe. Returns the channel over which the thread sends the bytes.
 fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (chunks, received) = channel();
     thread::spawn(move || {
@@ -89,7 +90,7 @@ fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     received
 }
 
-/// Returns the text that a pipe has delivered to its end, or until a time.
+/// Returns the text that a pipe has delivered, up to its end or up to the time `until`.
 fn collect(chunks: &Receiver<Vec<u8>>, until: Instant) -> String {
     let mut bytes = Vec::new();
     while let Ok(chunk) = chunks.recv_timeout(until.saturating_duration_since(Instant::now())) {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 /// The PyPI package of MPICH, with `mpiexec`.
 const MPICH: &str = "mpich==5.0.2";
 
-/// Starts the processes as torchrun does, `torchrun --nproc-per-node N --no-python PROGRAM …`, and sets the same
-/// variables. `MASTER_PORT` is that of the environment. Fails if one of the processes fails.
+/// The text of a script that starts processes as torchrun does, `torchrun --nproc-per-node N --no-python PROGRAM …`,
+/// and sets the same variables. It keeps the `MASTER_PORT` of its environment, and fails if one of the processes fails.
 const TORCHRUN: &str = r#"#!/bin/bash
 while true; do
     case "$1" in

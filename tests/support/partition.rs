@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// The device of the client that sends and receives tensors: a CPU, also if the partition is on a GPU.
+/// The device of the client that sends and receives tensors: a CPU, even if the partition is on a GPU.
 const CLIENT_DEVICE: &str = "/job:localhost/replica:0/task:0/device:CPU:0";
 
 /// Longest time that a step or a fetch may take.

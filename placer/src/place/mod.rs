@@ -23,7 +23,7 @@ use kernels::Signatures;
 use std::fmt;
 use std::sync::Arc;
 
-/// Inputs of a placement besides the graph.
+/// The inputs of a placement besides the graph.
 #[derive(Clone, Copy)]
 pub struct PlaceRequest<'a> {
     pub devices: &'a DeviceSet,

@@ -115,7 +115,7 @@ impl Task {
             .args(["--gpus", gpus, "--stop-with-stdin"])
             .env_remove("TF_CONFIG")
             .env("RUST_LOG", "warn")
-            // The input ends with this process, also if a launcher kills it.
+            // The pipe closes when this process ends, even if a launcher kills it, and the task then stops.
             .stdin(Stdio::piped())
             .spawn()?;
         Ok(Task { name: format!("/job:{job}/task:{index}"), process })

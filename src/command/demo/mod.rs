@@ -56,7 +56,7 @@ enum Model {
 }
 
 pub(crate) fn run(flags: &DemoFlags) -> Result<(), Box<dyn Error + Send + Sync>> {
-    // A single process of a launcher is a demo like any other.
+    // A launcher with a single process makes no difference to the demo.
     let environment = launch::find()?.filter(|environment| environment.size > 1);
     let processes = environment.as_ref().map(|environment| environment.size);
     check(flags, processes)?;

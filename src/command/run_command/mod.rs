@@ -44,7 +44,7 @@ pub(crate) fn run(flags: &RunFlags) -> Result<ExitCode, Box<dyn Error + Send + S
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
 
-/// Returns the task of this process among those of a launcher, if there is one and its task is to be the program's.
+/// Returns the task of this process among those of a launcher, if the program is to be given that task.
 fn launched_task(flags: &RunFlags) -> Result<Option<LaunchedTask>, Box<dyn Error + Send + Sync>> {
     let is_set = std::env::var_os("TF_CONFIG").is_some_and(|config| !config.is_empty());
     if flags.no_tf_config || is_set {
@@ -73,7 +73,7 @@ async fn supervise(
     loop {
         tokio::select! {
             status = &mut ended => return Ok(status??),
-            // `anabranch run` goes on until the program has stopped its server and exited.
+            // `anabranch run` continues until the program has stopped its server and exited.
             _ = terminate.recv() => terminate_process(id),
             // Ctrl-C is ignored, because the terminal also sends it to the program.
             _ = interrupt.recv() => {}

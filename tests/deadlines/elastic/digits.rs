@@ -1,5 +1,5 @@
-//! The demo's model of handwritten digits on workers whose number varies: the workers that are there share the examples of
-//! each step, and the loss ends where that of an undisturbed job ends.
+//! The demo's model of handwritten digits on workers whose number varies: the present workers share the examples of
+//! each step, and the final loss is close to that of an undisturbed job.
 
 use super::{Build, Client, STEPS, WORKERS, config, train_disturbed, workers_by_step};
 use crate::support::Fallible;
@@ -20,12 +20,13 @@ const HIDDEN: usize = 96;
 const CLASSES: usize = 10;
 /// Number of examples in a step of all workers together.
 const BATCH: i64 = 64;
-/// A step of the order of examples, which has no factor in common with their number.
+/// The distance between consecutive examples of the training order in the list of examples; it has no common factor
+/// with their number.
 const STRIDE: i64 = 577;
-/// Largest difference from the loss of the undisturbed job, as a fraction.
+/// Largest difference of the final loss from that of the undisturbed job, as a fraction.
 const TOLERANCE: f32 = 0.05;
 
-/// Returns the brightness of all pixels, 0 to 1, and the digits.
+/// Returns the brightness of the pixels of all images, from 0 to 1, and the digits that the images show.
 fn examples() -> Fallible<(Vec<f32>, Vec<i32>)> {
     let (mut pixels, mut digits) = (Vec::new(), Vec::new());
     for line in CSV.lines() {
@@ -36,7 +37,7 @@ fn examples() -> Fallible<(Vec<f32>, Vec<i32>)> {
     Ok((pixels, digits))
 }
 
-/// A hook that feeds a worker's rank and the number of workers, by which they share the examples of a step.
+/// A hook that feeds a worker's rank and the number of workers, which determine its share of a step's examples.
 struct Share {
     rank: Output,
     size: Output,
@@ -124,7 +125,7 @@ fn loss(values: &[Tensor]) -> Fallible<f32> {
     Ok(sum / digits.len() as f32)
 }
 
-/// Trains with all workers to the last step. Returns the variables of each.
+/// Trains with all workers to the last step. Returns the variables of each worker.
 fn train_undisturbed(build: Build) -> Fallible<Vec<Vec<Tensor>>> {
     let cluster = Cluster::start_with(&[("worker", WORKERS as usize)], &["--connect-deadline", "2"])?;
     let targets: Vec<String> = (0..WORKERS).map(|worker| cluster.target("worker", worker as usize)).collect();
@@ -156,7 +157,8 @@ fn the_loss_ends_as_in_an_undisturbed_job_when_workers_go_and_come_back() -> Fal
     let found = loss(&job.values[0])?;
     eprintln!("the loss ends at {found:.4}, that of the undisturbed job at {expected:.4}");
     assert!((found - expected).abs() <= TOLERANCE * expected, "{found}, undisturbed {expected}");
-    // All steps were run; workers agree on those who ran each, so no completed step was run again by others.
+    // Every step was run, and the clients agree on the workers of each step, so no worker repeated a step that others
+    // had completed.
     let clients = [&job.clients[0], &job.clients[1], &job.clients[2], &job.restarted];
     let steps = workers_by_step(&clients)?;
     assert_eq!(steps.keys().copied().collect::<Vec<_>>(), (1..=STEPS).collect::<Vec<_>>());

@@ -1,5 +1,6 @@
-//! Workers without parameter servers whose number varies: one of four is killed with its task, the others train on without
-//! it, and it joins them again when it is back. Each step has the mean gradient of the workers that are there.
+//! Workers without parameter servers whose number varies: one of four is killed with its task, the others continue
+//! training without it, and it joins them again after its restart. Each step has the mean gradient of the present
+//! workers.
 
 mod digits;
 
@@ -40,7 +41,7 @@ struct Done {
     workers: Vec<usize>,
 }
 
-/// The client of a worker, on a thread of its own.
+/// The client of a worker, which runs on a separate thread.
 #[derive(Default)]
 struct Client {
     done: Mutex<Vec<Done>>,
@@ -93,7 +94,7 @@ impl Client {
         self.done.lock().map(|done| done.clone()).unwrap_or_default()
     }
 
-    /// Waits until the client has run a step that suits. Returns the step.
+    /// Waits until the client has run a step for which `suits` returns true. Returns the step.
     fn until(&self, suits: impl Fn(&Done) -> bool) -> Fallible<Done> {
         let started = Instant::now();
         loop {
@@ -112,7 +113,8 @@ fn config(worker: u32) -> MonitoredConfig {
     MonitoredConfig { role: Role::fixed(worker == 0), ..long_deadlines() }
 }
 
-/// Computes the variables `w` and `b` after steps with the given workers, as momentum does with their mean gradients.
+/// Computes the expected variables `w` and `b` after steps with the given workers: momentum is applied to the mean
+/// gradient of the workers of each step.
 fn expected(steps: &BTreeMap<i64, Vec<usize>>) -> [[f32; 3]; 2] {
     let (mut values, mut moments) = ([[0.5f32; 3], [0.0; 3]], [[0.0f32; 3]; 2]);
     for (step, workers) in steps {
@@ -134,7 +136,7 @@ fn expected(steps: &BTreeMap<i64, Vec<usize>>) -> [[f32; 3]; 2] {
     values
 }
 
-/// Returns the workers of each step, on which all clients must agree.
+/// Returns the workers of each step; fails if the clients do not agree on them.
 fn workers_by_step(clients: &[&Client]) -> Fallible<BTreeMap<i64, Vec<usize>>> {
     let mut steps = BTreeMap::new();
     for done in clients.iter().flat_map(|client| client.done()) {
@@ -146,7 +148,7 @@ fn workers_by_step(clients: &[&Client]) -> Fallible<BTreeMap<i64, Vec<usize>>> {
     Ok(steps)
 }
 
-/// A job of which one worker was killed with its task and restarted.
+/// The results of a job of which one worker was killed with its task and restarted.
 struct Disturbed {
     /// The variables of each worker at the end.
     values: Vec<Vec<Tensor>>,
@@ -154,12 +156,13 @@ struct Disturbed {
     clients: Vec<Client>,
     /// The second client of the victim.
     restarted: Client,
-    /// When the victim was killed and started again.
+    /// The time at which the victim was killed, and the time at which it was started again.
     killed: Instant,
     spawned: Instant,
 }
 
-/// Trains with four workers, of which `least` are enough. One is killed, and started again when `while_dead` has returned.
+/// Trains with four workers, of which `least` are enough. One worker is killed, and is started again when `while_dead`
+/// has returned.
 fn train_disturbed(
     victim: u32,
     (build, least): (Build, u32),
@@ -243,7 +246,7 @@ fn the_others_wait_for_the_task_that_leads_and_go_on_with_it() -> Fallible {
         let last = client.done().pop().ok_or("no step")?;
         assert_eq!((last.step, last.workers), (STEPS, vec![0, 1, 2, 3]));
     }
-    // The survivors go on from their step.
+    // The survivors continue from their own step.
     let steps: Vec<i64> = job.clients[1].done().iter().map(|done| done.step).collect();
     assert!(steps.windows(2).all(|two| two[1] > two[0]), "{steps:?}");
     Ok(())

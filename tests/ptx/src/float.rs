@@ -84,8 +84,8 @@ fn sign<T: Float>() -> u64 {
     1 << (T::BITS - 1)
 }
 
-/// Computes `of(a, b)` in f64 and rounds the result to `T`. The second rounding of a sum, difference, product or
-/// quotient does no harm, because f64 has more than twice the precision of f32.
+/// Computes `of(a, b)` in f64 and rounds the result to `T`. The double rounding of a sum, difference, product or
+/// quotient does not change the result, because f64 has more than twice the precision of f32.
 fn rounded<T: Float>(a: u64, b: u64, of: fn(f64, f64) -> f64) -> u64 {
     T::narrow(of(T::of(a).wide(), T::of(b).wide())).bits()
 }

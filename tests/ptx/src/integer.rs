@@ -86,8 +86,8 @@ fn compared<T: Integer>(comparison: &str) -> Option<Rule> {
     }))
 }
 
-/// Returns the product of two numbers in twice their width. For unsigned 64-bit operands its highest bit is the sign
-/// bit of i128, which does no harm, because callers only use the bits.
+/// Returns the product of two numbers in twice their width. For unsigned 64-bit operands the highest bit of the product
+/// is the sign bit of i128; the callers only use the bits.
 fn product<T: Integer>(a: u64, b: u64) -> i128 {
     T::of(a).wide().wrapping_mul(T::of(b).wide())
 }

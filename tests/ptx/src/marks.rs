@@ -81,7 +81,8 @@ impl Marks {
             if is_write {
                 mark.written = access;
             } else {
-                // Two of several concurrent readers suffice: any writer is another thread than at least one of the two.
+                // Two of several concurrent readers are enough, because the thread of any writer differs from at least
+                // one of them.
                 if mark.read.thread != access.thread && mark.read.thread != 0 {
                     let keeps = mark.also_read.thread != 0 && mark.also_read.kind < mark.read.kind;
                     if !keeps {

@@ -70,7 +70,7 @@ impl Readable for Object {
         if offset < *start || end > start + bytes.len() as u64 {
             let start = offset - offset % WINDOW as u64;
             let stop = (start + WINDOW as u64).min(self.size).max(end);
-            // The range has at most `2 * WINDOW` bytes.
+            // The allocation is bounded, because the range has at most `2 * WINDOW` bytes.
             let mut bytes = vec![0; (stop - start) as usize];
             self.fetch(start, &mut bytes)?;
             self.window = (start, bytes);
