@@ -57,7 +57,7 @@ struct WorkerProcess {
     answers: BufReader<ChildStdout>,
 }
 
-/// Starts the workers, and makes them train in each way.
+/// Starts the workers, and makes them train in each of the ways.
 fn lead() -> Fallible {
     let count = number("--workers", 2)?;
     let addresses = (0..count).map(|_| Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string()));

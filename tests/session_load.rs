@@ -27,7 +27,7 @@ const IDLE_DEADLINE: Duration = Duration::from_secs(30);
 /// Largest allowed growth of the idle memory after a load over the memory before the load, as a fraction.
 const IDLE_GROWTH: f64 = 0.25;
 
-/// Returns whether `ANABRANCH_LOAD` asks for the full load; by default tests run a tenth of it or less.
+/// Returns whether `ANABRANCH_LOAD` requests the full load; by default tests run a tenth of it or less.
 fn is_full_load() -> bool {
     std::env::var_os("ANABRANCH_LOAD").is_some()
 }

@@ -22,7 +22,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the status code of the error, as TensorFlow's clients know it.
+    /// Returns the status code of the error, which TensorFlow's clients have too.
     pub fn code(&self) -> Code {
         match self {
             Error::Status(status) => status.code,

@@ -41,7 +41,7 @@ pub struct Step<'a> {
 pub struct StepOutcome {
     /// The fetched values, in the order of the fetches.
     pub values: Vec<Tensor>,
-    /// The records of the step that the run options asked for, such as a trace.
+    /// The records that the run options requested, such as a trace of the step.
     pub metadata: Option<pb::RunMetadata>,
 }
 

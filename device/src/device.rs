@@ -130,8 +130,8 @@ pub trait Processor: Any + Send + Sync + fmt::Debug {
         false
     }
 
-    /// Waits until all work enqueued so far has run. The default implementation does nothing: it suits processors whose
-    /// kernels run to their end on the calling thread.
+    /// Waits until all work enqueued so far has run. The default implementation does nothing: it is right for
+    /// processors whose kernels run to their end on the calling thread.
     ///
     /// # Errors
     /// The error of the device.

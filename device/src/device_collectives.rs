@@ -61,7 +61,7 @@ pub trait DeviceCommunicator: Send + Sync + fmt::Debug {
     /// has computed it, or the reduction has failed. All members must start their reductions in the same order.
     fn all_reduce(&self, reduction: Reduction, tensor: DeviceTensor, done: Transfer<DeviceTensor>);
 
-    /// Ends the communicator: reductions under way fail, even if other members never start them. May block for a short
-    /// time.
+    /// Ends the communicator: reductions in progress fail, even if other members never start them. May block for a
+    /// short time.
     fn abort(&self);
 }

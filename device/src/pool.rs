@@ -138,7 +138,7 @@ fn run_waiting(shared: &Shared) {
                 }
             }
         };
-        // The panic hook has reported a panic; the thread and the other work must go on.
+        // The panic hook has reported a panic; the thread and the other work must continue.
         let _ = catch_unwind(AssertUnwindSafe(work));
     }
 }

@@ -191,7 +191,7 @@ fn map_over(memory: &[u8], file: &File, offset: usize) {
     // are the same before and after, and no thread writes them meanwhile because they are borrowed.
     let mapped = unsafe { rustix::mm::mmap(address, memory.len(), access, how, file, offset as u64) };
     if let Err(error) = mapped {
-        // The system may already have removed the old mapping, so the process cannot go on.
+        // The system may already have removed the old mapping, so the process cannot continue.
         tracing::error!("memory that was to be shared is lost, and the process ends: {error}");
         std::process::abort();
     }

@@ -201,7 +201,7 @@ impl<T: ListElement> VariantReplacer<'_, T> {
     }
 }
 
-/// The results of several transfers that are under way.
+/// The results of several transfers that are in progress.
 struct PendingTransfers<T, C> {
     results: Vec<Option<Result<T>>>,
     remaining: usize,

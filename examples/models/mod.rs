@@ -1,5 +1,5 @@
-//! Well-known models, each a function that computes the scores of classes for a batch. The models are examples of
-//! writing layers, are timed on a GPU by `benches/gpu.rs`, and are checked by `tests/it/models.rs`.
+//! Well-known models, each a function that computes the scores of classes for a batch. The models show how layers are
+//! written; `benches/gpu.rs` times them on a GPU, and `tests/it/models.rs` checks them.
 #![allow(dead_code, unused_imports)]
 
 mod cnn;

@@ -111,7 +111,7 @@ pub(super) enum ControlFlowOp {
     /// Forwards to the output that the second input selects: by a boolean if there are two outputs, else by index,
     /// where an index out of range selects the last output. The other outputs are dead.
     Switch,
-    /// Forwards the input that has arrived, and its index.
+    /// Forwards the input that has arrived, together with the index of that input.
     Merge,
     /// Forwards the only input.
     Forward,

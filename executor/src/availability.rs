@@ -19,18 +19,18 @@ pub(super) struct Availability {
     pub(super) is_conditional: bool,
 }
 
-/// The event of a step that makes a node's value available.
+/// The event of a step at which a node's value becomes available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AvailableAt {
-    /// When the node has run, after its producers.
+    /// The node itself has run, after its producers.
     Computed,
-    /// At the start of the step.
+    /// The step starts.
     AtStart,
-    /// When the tensor is received.
+    /// The tensor is received.
     Received,
-    /// In each iteration of a loop, when the previous iteration has computed it.
+    /// The previous iteration of the loop has computed the value, in each iteration.
     NextIteration,
-    /// When the values of all nodes of the same role in the loop are available: its Enters, the Switches that start an
+    /// The values of all nodes of the same role in the loop are available: its Enters, the Switches that start an
     /// iteration, or its Exits.
     LoopBoundary,
 }

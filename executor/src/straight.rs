@@ -121,8 +121,8 @@ impl Flow for StraightFlow {
     }
 }
 
-/// Ends a node with a dead input without running it, and likewise the nodes that are dead because of it. A Send still
-/// sends the mark of a dead tensor, a Recv still receives, and a ControlTrigger runs in any case.
+/// Ends a node with a dead input without running it, and also the nodes that are dead because of it. A Send still sends
+/// the mark of a dead tensor, a Recv still receives, and a ControlTrigger runs in any case.
 #[cold]
 fn end_dead(run: &Arc<Run<StraightFlow>>, id: u32, local: &mut ThreadState<StraightFlow>) {
     let mut dead = vec![id];

@@ -99,7 +99,8 @@ pub(crate) struct StepSequences {
 }
 
 impl StepSequences {
-    /// Returns the id of the next step under a graph key; asks the groups' leader for the first, and after a failure.
+    /// Returns the id of the next step under a graph key. The leader of the groups is called for the first id, and for
+    /// the id after a failure.
     ///
     /// # Errors
     /// Those of the call to the leader.
@@ -119,8 +120,8 @@ impl StepSequences {
         }
     }
 
-    /// Records the end of the step with an id. After a failure the sequence is ended, so that all masters ask the
-    /// leader for an id of a new sequence.
+    /// Records the end of the step with this id. After a failure the sequence is ended, so that all masters get an id
+    /// of a new sequence from the leader.
     pub(crate) async fn end(
         &self,
         session: &Arc<str>,

@@ -26,7 +26,7 @@ pub(crate) struct Step {
     pub(crate) id: i64,
     pub(crate) plan: Arc<Plan>,
     runtime: Handle,
-    /// The sequence and graph key that gave out the id.
+    /// The sequence and the graph key that the step's id comes from; `None` for a random id.
     sequence: Option<(Arc<StepSequences>, i64)>,
 }
 
@@ -65,7 +65,7 @@ impl Step {
         Step { id: random_step_id(), plan, runtime, sequence: None }
     }
 
-    /// Tells the sequence that gave out the step's id how the step has ended.
+    /// Reports the end of the step to the sequence that assigned its id.
     pub(crate) async fn end(&self, failure: Option<&Status>, context: &MasterContext) {
         if let Some((sequences, graph_key)) = &self.sequence {
             let session = &self.plan.owner.session;
@@ -73,7 +73,7 @@ impl Step {
         }
     }
 
-    /// Returns the key of the sequence that gave out the step's id.
+    /// Returns the graph key of the sequence that assigned the step's id.
     pub(crate) fn graph_key(&self) -> Option<i64> {
         self.sequence.as_ref().map(|(_, graph_key)| *graph_key)
     }

@@ -267,7 +267,7 @@ async fn shutdown_waits_for_steps_and_refuses_new_ones() -> Test {
     }
     setup.worker.release.add_permits(1);
     timeout(LONG, stopping).await?;
-    // The step in flight has succeeded.
+    // The step in flight is not affected and succeeds.
     running.await??;
     Ok(())
 }

@@ -292,7 +292,7 @@ fn make_bucket(address: &str) -> Fallible {
 
 impl Drop for S3 {
     fn drop(&mut self) {
-        // The process may have ended already.
+        // An error is ignored, because the process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -211,7 +211,7 @@ impl Peers {
 impl Drop for Peers {
     fn drop(&mut self) {
         for server in &mut self.0 {
-            // The process may have ended already.
+            // An error is ignored, because the process may have ended already.
             let _ = server.kill();
             let _ = server.wait();
         }

@@ -70,7 +70,7 @@ pub enum Error {
     #[error("gave up after {retries} retries in {waited:?}: {cause}")]
     RetriesExhausted { retries: u32, waited: Duration, cause: Box<Error> },
 
-    /// Threads of the training session (queue runners, hooks) did not end when they were asked to stop.
+    /// Threads of the training session (queue runners, hooks) did not end when training stopped.
     #[error("these threads did not end within {waited:?}: {threads}", threads = names.join(", "))]
     ThreadsStillRunning { waited: Duration, names: Vec<String> },
 

@@ -195,7 +195,7 @@ impl Strategy {
     }
 }
 
-/// Checks that NCCL can average between these devices, as far as their names tell: they are different GPUs of
+/// Checks that NCCL can average between these devices, as far as their names show it: they must be different GPUs of
 /// one task.
 fn check_collective(devices: &[String]) -> Result<()> {
     let specs: Vec<DeviceSpec> =

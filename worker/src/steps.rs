@@ -171,7 +171,7 @@ impl Steps {
         Ok(StepRun { step, steps: self.clone(), _epoch_guard: None })
     }
 
-    /// Registers a receive of a step's tensor, which may come before the step has started on this worker.
+    /// Registers a receive of a step's tensor, which may be requested before the step has started on this worker.
     ///
     /// # Errors
     /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many receives wait.

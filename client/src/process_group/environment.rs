@@ -67,8 +67,8 @@ const LAUNCHERS: [Launcher; 4] = [
 /// | MPICH | `PMI_RANK`, `PMI_SIZE` | 127.0.0.1 if all processes are on one host |
 /// | Slurm | `SLURM_PROCID`, `SLURM_NTASKS` | first of `SLURM_STEP_NODELIST` or `SLURM_JOB_NODELIST`, or `SLURM_LAUNCH_NODE_IPADDR` |
 ///
-/// The port is `ANABRANCH_PORT`, else `MASTER_PORT` (the next one if torchrun itself uses it, which
-/// `TORCHELASTIC_USE_AGENT_STORE` tells), else 29511.
+/// The port is `ANABRANCH_PORT`, else `MASTER_PORT` (the next one if torchrun itself uses it, as
+/// `TORCHELASTIC_USE_AGENT_STORE` shows), else 29511.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
     pub rank: usize,

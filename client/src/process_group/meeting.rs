@@ -69,7 +69,7 @@ fn lead(environment: &Environment, deadline: Instant) -> Result<(TcpSocket, Vec<
         if Instant::now() >= deadline {
             let missing = missing(&others, environment);
             for other in others.iter_mut().flatten() {
-                // The other process may have ended.
+                // An error is ignored, because the other process may have ended.
                 let _ = writeln!(other.stream, "{LATE} {}", missing.message);
             }
             return Err(missing);
@@ -112,7 +112,7 @@ fn accept(mut stream: TcpStream, others: &mut [Option<Registered>], size: usize)
             return Ok(());
         }
     };
-    // The other process may have ended.
+    // An error is ignored, because the other process may have ended.
     let _ = writeln!(stream, "{refusal}");
     Err(Status::invalid(refusal))
 }

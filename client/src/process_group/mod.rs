@@ -38,7 +38,7 @@ pub struct GroupOptions {
 }
 
 impl Default for GroupOptions {
-    /// Two minutes for a call, one for joining.
+    /// Returns the default options, with time limits of two minutes for a call and one minute for joining.
     fn default() -> GroupOptions {
         GroupOptions {
             timeout: Duration::from_secs(120),

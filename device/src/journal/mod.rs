@@ -2,8 +2,8 @@
 //! a parameter server.
 //!
 //! Resources note that they change; [`Journal::take`] collects everything that has changed since the last collection,
-//! as of one moment: no change begins during a collection, and changes under way are waited for. A change that was
-//! caused by another change is therefore collected with it or after it, never before.
+//! as of one moment: no change begins during a collection, which starts by waiting for the changes in progress. A
+//! change that was caused by another change is therefore collected with it or after it, never before.
 
 mod change;
 
@@ -21,14 +21,14 @@ use std::sync::{Arc, Weak};
 /// A resource whose state another process can replicate.
 pub trait Replicated: Send + Sync + fmt::Debug {
     /// Makes the resource note each of its changes in `record`, after waiting for a collection of the journal that is
-    /// under way. Called once.
+    /// in progress. It is called once.
     fn attach(&self, record: Record);
 
     /// Returns the part of the resource's state that `extent` describes.
     fn state(&self, extent: &Extent) -> Box<dyn ReplicaState>;
 }
 
-/// The way in which a standby obtains a replica of a resource.
+/// The method by which a standby obtains a replica of a resource.
 #[derive(Debug)]
 pub enum Replica {
     /// The standby receives the resource's state.
@@ -219,7 +219,7 @@ impl Entry {
 }
 
 impl Record {
-    /// Waits for a collection under way and delays the next until the guard is dropped. A change of several resources
+    /// Waits for a collection in progress and delays the next until the guard is dropped. A change of several resources
     /// holds one guard, so that all or none of it is collected. The caller must hold no lock of a resource, and no
     /// other guard.
     pub fn delay_collection(&self) -> RwLockReadGuard<'_, ()> {

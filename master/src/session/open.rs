@@ -78,7 +78,7 @@ impl Session {
         let experimental = self.config.experimental.clone().unwrap_or_default();
         let shares_devices =
             self.config.share_cluster_devices_in_session || experimental.share_cluster_devices_in_session;
-        // A session with its own cluster has isolated state, unless its options say otherwise.
+        // A session with its own cluster has isolated state, unless its options specify otherwise.
         let isolate = match self.members.cluster_def {
             Some(_) => !experimental.share_session_state_in_clusterspec_propagation,
             None => self.config.isolate_session_state,
@@ -124,7 +124,7 @@ impl Session {
     }
 }
 
-/// Returns the options by which a worker learns the leader of groups that the session's configuration names.
+/// Returns the options that tell a worker which leader of groups the session's configuration names.
 fn named_leader(experimental: &pb::config_proto::Experimental) -> Option<pb::ConfigProto> {
     let collective_group_leader = experimental.collective_group_leader.clone();
     let experimental = pb::config_proto::Experimental { collective_group_leader, ..Default::default() };

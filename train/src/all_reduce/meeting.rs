@@ -5,8 +5,8 @@
 //!
 //! A meeting is one step of each worker. The workers gather their positions; the sender is not known before that, so
 //! each worker has the nodes of both roles in the branches of a condition, and the sender's rank is part of the
-//! instance keys. The values are assigned once all have arrived. Meetings have a graph key of their own, so that the
-//! ids of their steps are never those of a training step in progress.
+//! instance keys. The values are assigned once all have arrived. Meetings have a separate graph key, so that the ids of
+//! their steps are never those of a training step in progress.
 
 use super::mark::TornMark;
 use super::membership::Membership;

@@ -2,9 +2,9 @@
 //! index is written last.
 //!
 //! A save has two halves. A *snapshot* takes almost no time: the values stay in place, and an update that changes a
-//! value first copies it, unless the value is already in the files. *Writing* copies the snapshot to files while steps
-//! go on, with low priority. The tasks that hold the variables write and read the files, so a cluster needs a file
-//! system or object store that all tasks share.
+//! value first copies it, unless the value is already in the files. *Writing* copies the snapshot to files with low
+//! priority, while further steps run. The tasks that hold the variables write and read the files, so a cluster needs a
+//! file system or object store that all tasks share.
 
 mod nodes;
 mod retention;

@@ -71,7 +71,7 @@ impl Job {
         let role = self.candidacy.campaign()?;
         let mut options = self.config.session.clone();
         if options.config.operation_timeout_in_ms == 0 {
-            // Session runs that hooks and this module start without a deadline of their own get this time limit.
+            // Runs of the session that hooks and this module start without a deadline get this time limit.
             let limit = self.config.step_deadline.max(self.config.ready_deadline);
             options.config.operation_timeout_in_ms = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
         }

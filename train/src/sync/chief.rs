@@ -94,8 +94,8 @@ impl Aggregator<'_> {
                         checked = Instant::now();
                     }
                     let is_late = |worker: &usize| decision.late.iter().any(|(late, _)| late == worker);
-                    // All missing workers are late, or the last update was longer ago than both `QUIET_PERIOD` and
-                    // three times the longest time between updates.
+                    // No push is expected soon if all missing workers are late, or if the last update was longer ago
+                    // than both `QUIET_PERIOD` and three times the longest time between updates.
                     let is_quiet = missing.iter().all(is_late) || waited > QUIET_PERIOD.max(3 * longest);
                     if !was_woken && is_quiet && state.accumulated.is_some() && !decision.late.is_empty() {
                         self.wake_late(&state, &decision.late)?;

@@ -54,7 +54,7 @@ pub(super) struct AttemptNumbers {
 /// The phase in which an update was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interruption {
-    /// No phase, or a preparation that has had no lasting effect.
+    /// No phase was interrupted, or only a preparation, which has had no lasting effect.
     None,
     /// Preparation: some accumulators have been emptied, and some staged values are missing.
     Taking,

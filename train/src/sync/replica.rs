@@ -69,7 +69,7 @@ pub(super) struct ChiefNodes {
     pub(super) shut: NodeId,
     /// Initialises all state of the job except `sync_rep_pushed`.
     pub(super) initialize: NodeId,
-    /// Initialises `sync_rep_pushed`, so that workers that wait to join go on.
+    /// Initialises `sync_rep_pushed`, so that workers that wait to join continue.
     pub(super) open: NodeId,
     pub(super) update: TwoPhaseUpdate,
     /// Enqueues tokens that contain the global step, without an update.
@@ -121,8 +121,8 @@ pub(super) struct SharedNodes {
     /// The scope that places nodes on the device of the global step.
     pub(super) at: Scope,
     pub(super) global_step: Variable,
-    /// The job's variables except `sync_rep_pushed`. No checkpoint contains them: a job that resumes from a
-    /// checkpoint initialises them anew.
+    /// The job's variables except `sync_rep_pushed`. No checkpoint contains them: a job that resumes from a checkpoint
+    /// initialises them again.
     pub(super) state: Variables,
     /// The collection of the variable `sync_rep_pushed` alone, which is initialised after all other variables.
     open_state: Variables,

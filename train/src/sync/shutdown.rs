@@ -4,7 +4,8 @@
 //! A worker that reaches the last step marks itself as finished in `sync_rep_pushed`, and waits. The chief saves its
 //! checkpoint; once no worker is in a step, it writes the last step to its row of `sync_rep_left`. The other workers
 //! read that row, write their own rows and leave; the chief waits for them and leaves last. Both vectors are on the
-//! device of the global step: if its parameter server dies, the job goes back and no row of `sync_rep_left` is set.
+//! device of the global step: if its parameter server dies, the job returns to an earlier step and no row of
+//! `sync_rep_left` is set.
 
 use super::replica::{FINISHED, SyncReplicas, UNSET};
 use super::roster::{EARLY, WorkerRow};
@@ -44,7 +45,7 @@ impl JobProgress {
     }
 
     /// Returns the workers that have pushed and not finished. A worker that has not pushed since it joined is left out:
-    /// it learns that the job is over at its first push or in a later session.
+    /// it finds that the job is over at its first push or in a later session.
     fn workers_in_step(&self) -> Vec<usize> {
         self.workers_where(|worker| worker.pushed != FINISHED && worker.pushed != UNSET)
     }

@@ -83,9 +83,9 @@ impl SyncReplicas {
         Ok(())
     }
 
-    /// Resets the rows of workers that left the job at its last step: the job goes on, because it has a later last step
-    /// or because its chief died at the end. With gradient buffers these workers also get tokens, because they may have
-    /// pushed again already.
+    /// Resets the rows of workers that left the job at its last step. The job continues, because it has a later last
+    /// step or because its chief died at the end. With gradient buffers these workers also get tokens, because they may
+    /// have pushed again already.
     fn reset_returning(&self, session: &Session) -> Result<()> {
         let mut rows = self.roster.read(session)?;
         let is_returning: Vec<bool> = rows.iter().map(|e| e.pushed == FINISHED && e.left >= 0).collect();
@@ -101,7 +101,8 @@ impl SyncReplicas {
         }
     }
 
-    /// Gives a token to each worker that is in a step when the job ends, so that the worker learns of the end.
+    /// Gives a token to each worker that is in a step when the job ends, so that the worker finds that the job has
+    /// ended.
     pub(super) fn release_others(&self, session: &Session) -> Result<()> {
         let rows = self.roster.read(session)?;
         let others: Vec<bool> = rows.iter().map(|row| row.pushed != FINISHED).collect();

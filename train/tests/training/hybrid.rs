@@ -240,7 +240,7 @@ fn parts_and_their_slots_are_on_parameter_servers() -> Fallible {
     Ok(())
 }
 
-/// Returns the handle of a variable on a device, in a graph of its own.
+/// Returns the handle of a variable on a device, in a separate graph.
 fn handle(scope: &Scope, device: &str, name: &str, dtype: DType, shape: PartialShape) -> Output {
     let handle = scope.op("VarHandleOp").device(device).attr("dtype", dtype).attr("shape", shape);
     handle.attr("shared_name", name).output()

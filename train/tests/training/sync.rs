@@ -262,7 +262,7 @@ impl Worker {
         Ok(Worker { replica, session, worker })
     }
 
-    /// Runs a step. Returns whether training goes on.
+    /// Runs a step. Returns whether training continues.
     fn step(&mut self) -> Fallible<bool> {
         let [x, y] = batch(self.worker * ROWS / 2, (self.worker + 1) * ROWS / 2, 0)?;
         let fed = [(self.replica.x, x), (self.replica.y, y)];

@@ -55,7 +55,7 @@ type Finish = Box<dyn FnOnce(Result<Tensor>) + Send>;
 /// A callback for the notice that another member's terms differ from the terms that the members have agreed on.
 pub(super) type Renew = Box<dyn FnOnce() + Send>;
 
-/// One collective under way on one member.
+/// A collective in progress on one member.
 pub(super) struct Course {
     plan: Plan,
     rendezvous: Arc<dyn Rendezvous>,

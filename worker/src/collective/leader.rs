@@ -34,7 +34,7 @@ impl<T> Caller for Answering<T> {
 /// The leader's state, for members in this process and for calls from other tasks.
 #[derive(Debug)]
 pub(crate) struct Leader {
-    /// The assemblies of jobs whose workers come and go.
+    /// The assemblies of jobs whose workers may join and leave during training.
     pub(crate) assemblies: Arc<Assemblies>,
     register: Mutex<Register<Answering<Met>, Answering<Agreement>>>,
     epochs: Mutex<Epochs<Answering<Entered>>>,
@@ -81,7 +81,7 @@ impl Leader {
     ///
     /// # Errors
     /// `Internal` for a device that cannot be a member; `Aborted` if the group is replaced meanwhile;
-    /// `DeadlineExceeded` with the members that have come.
+    /// `DeadlineExceeded` with the members that have joined.
     pub(crate) async fn join(&self, join: Join, deadline: Option<Instant>) -> Result<Met, Status> {
         let (caller, answer) = oneshot::channel();
         let group = join.key();
@@ -94,7 +94,7 @@ impl Leader {
     ///
     /// # Errors
     /// `Internal` and `InvalidArgument` if members disagree; `FailedPrecondition` for a group that does not exist;
-    /// `DeadlineExceeded` with the members that have not come.
+    /// `DeadlineExceeded` with the members that have not called for the instance.
     pub(crate) async fn agree(&self, agree: Agree, deadline: Option<Instant>) -> Result<Agreement, Status> {
         let (caller, answer) = oneshot::channel();
         let (group, instance_key) = ((agree.group_key, agree.is_communicator), agree.instance_key);
@@ -108,7 +108,7 @@ impl Leader {
     ///
     /// # Errors
     /// `FailedPrecondition` for a device that is no member of the group; `Aborted` if the epoch has ended;
-    /// `DeadlineExceeded` with the members that have come.
+    /// `DeadlineExceeded` with the members that have entered.
     pub(crate) async fn enter(
         &self,
         enter: Enter,
@@ -137,9 +137,9 @@ impl Leader {
         sequence.id
     }
 
-    /// Ends the sequence to which a step belongs, because the step has failed or its session ends; members that wait in a
-    /// failed step are answered. A sequence with masters of TensorFlow outlives sessions. Returns the members in groups
-    /// of the session that must learn of the end.
+    /// Ends the sequence to which a step belongs, because the step has failed or its session ends; members that wait in
+    /// a failed step are answered. A sequence with masters of TensorFlow outlives sessions. Returns the members of the
+    /// session's groups, which must be told of the end.
     pub(crate) fn end_sequence(&self, end: &SequenceEnd) -> Vec<DeviceAttributes> {
         let mut sequences = self.sequences.lock();
         let sequence = sequences.get(&end.graph_key);
@@ -176,8 +176,8 @@ impl Leader {
         });
     }
 
-    /// Returns the members that have come to a group, and those that have not come to an instance; `None` if the group
-    /// does not exist.
+    /// Returns the members that have joined a group, and those that have not called for an instance; `None` if the
+    /// group does not exist.
     pub(super) fn attendance(&self, group: GroupKey, instance_key: Option<i32>) -> Option<Attendance> {
         self.register.lock().attendance(group, instance_key)
     }

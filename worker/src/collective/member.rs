@@ -39,10 +39,10 @@ use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// The header field by which a member tells a leader of this implementation its session.
+/// The header field in which a member sends a leader of this implementation the handle of its session.
 pub(crate) const SESSION_KEY: &str = "anabranch-session";
 
-/// The header field by which a member tells a leader of this implementation the id of its step. The field of
+/// The header field in which a member sends a leader of this implementation the id of its step. The field of
 /// CompleteInstance's message is not used for it, because a leader of TensorFlow treats that field as a part of the
 /// instance's key.
 pub(crate) const STEP_KEY: &str = "anabranch-step";
@@ -55,7 +55,7 @@ pub(crate) const TIMEOUT_KEY: &str = "anabranch-timeout";
 /// sessions.
 pub(crate) const SHARED_KEY: &str = "anabranch-shared";
 
-/// The header field by which the member of a communicator tells a leader of this implementation its rank.
+/// The header field in which the member of a communicator sends a leader of this implementation its rank.
 pub(crate) const RANK_KEY: &str = "anabranch-rank";
 
 /// The header field of CompleteInstance by which a member tells a leader of this implementation that the members repeat
@@ -66,8 +66,8 @@ pub(crate) const RENEWAL_KEY: &str = "anabranch-renewal";
 /// of this implementation answers with the field if the digest is the same on all members.
 pub(crate) const BUCKET_KEY: &str = "anabranch-bucket";
 
-/// The header field of GetStatus by which a member asks whether a task's members are of this implementation, and by which
-/// such a task answers.
+/// The header field of GetStatus by which a member queries whether a task's members are of this implementation; the
+/// response of such a task has the field too.
 pub(crate) const COLLECTIVES_KEY: &str = "anabranch-collectives";
 
 /// Number of groups that a session's members remember.
@@ -123,7 +123,7 @@ impl Agreed {
         self.joining.entry(key.clone()).or_default().clone()
     }
 
-    /// Forgets the instances, or the groups too, if there are too many: a member can ask the leader again, which
+    /// Removes all instances, or the groups too, if there are too many: a member can ask the leader again, which
     /// answers at once.
     fn make_room(&mut self) {
         if self.instances.len() >= MAX_INSTANCES {
@@ -331,7 +331,7 @@ impl SessionCollectives {
         let agreement = self.agree_on_instance(request, terms, step_id, renewal, deadline).await;
         let mut agreed = self.agreed.lock();
         if agreement.as_ref().is_err_and(|status| status.code == Code::FailedPrecondition) {
-            // The leader does not know the group, so the next step joins it anew.
+            // The leader does not know the group, so the next step joins it again.
             agreed.groups.remove(&key);
         }
         let agreement = agreement?;

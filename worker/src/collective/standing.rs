@@ -14,8 +14,8 @@ const STANDING_KEY: &str = "anabranch-standing-bin";
 /// Largest length of the text of an answer, bytes. The header of a response must not be much longer.
 const MAX_TEXT: usize = 1 << 10;
 
-/// Largest number of members that an answer names, in each of the two lists, of members that have come and that have
-/// not.
+/// Largest number of members that an answer names, in each of the two lists, of members that have joined the group and
+/// of members that have not called for the instance.
 const MAX_MEMBERS: usize = 16;
 
 /// Number of nodes, and of awaited tensors, that an answer names.
@@ -27,8 +27,8 @@ const MAX_OTHER_STEPS: usize = 2;
 /// The beginning of the names of collective ops.
 const COLLECTIVE_OP: &str = "Collective";
 
-/// A query of a task's progress in a step and, if the task is the leader, of the members that have come to an instance
-/// of a group.
+/// A query of a task's progress in a step and, if the task is the leader, of the members that have joined a group and
+/// that have called for an instance.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct Question {
     #[prost(int64, tag = "1")]
@@ -54,7 +54,7 @@ pub(super) struct Answer {
     /// The members that have joined the group, at most [`MAX_MEMBERS`].
     #[prost(string, repeated, tag = "3")]
     come: Vec<String>,
-    /// The members that have not come to the instance, at most [`MAX_MEMBERS`].
+    /// The members that have not called for the instance, at most [`MAX_MEMBERS`].
     #[prost(string, repeated, tag = "4")]
     missing: Vec<String>,
 }

@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// The link over which a value came, and the number of bytes for which the value counts against the sender's limit.
+/// The link over which a value was received, and the number of bytes for which the value counts against the sender's
+/// limit.
 type Arrival = (Arc<Inbound>, u64);
 
 /// The values of one step that were received and not yet consumed, and those that a sender offers.

@@ -195,8 +195,8 @@ impl StepRendezvous {
         self.pushes.has_used(link)
     }
 
-    /// Forgets that the step has sent values over a link, after all of them were received: the step goes on when the
-    /// link ends.
+    /// Removes a link from those over which the step has sent values, because all these values were received; the step
+    /// is then not cancelled when the link ends.
     pub(crate) fn release_link(&self, link: &Arc<Outbound>) {
         self.pushes.release(link);
     }

@@ -149,7 +149,7 @@ impl Pushes {
         self.links.lock().iter().any(|known| Arc::ptr_eq(known, link))
     }
 
-    /// Forgets that the step has posted frames to a link.
+    /// Removes a link from those to which the step has posted frames.
     pub(super) fn release(&self, link: &Arc<Outbound>) {
         self.links.lock().retain(|known| !Arc::ptr_eq(known, link));
     }

@@ -72,7 +72,7 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
             Ok(stream) => return Ok(stream),
             Err(error) => match error.kind() {
                 ErrorKind::ConnectionRefused => refused = Some(error),
-                // This machine does not support the address family, so the attempt says nothing about the
+                // This machine does not support the address family, so the attempt gives no information about the
                 // process.
                 ErrorKind::NetworkUnreachable | ErrorKind::AddrNotAvailable | ErrorKind::Unsupported => {}
                 _ => unreachable_error = Some(error),

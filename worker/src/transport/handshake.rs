@@ -1,5 +1,5 @@
-//! The handshake by which two processes open a link. The sending process asks the other over gRPC
-//! (`GetStatus` with metadata [`INVITATION_REQUEST_KEY`]). A process of this implementation answers with an
+//! The handshake by which two processes open a link. The sending process requests an invitation from the other over
+//! gRPC (`GetStatus` with metadata [`INVITATION_REQUEST_KEY`]). A process of this implementation answers with an
 //! [`Invitation`] in metadata [`INVITATION_KEY`], a foreign process without one. Each connection then begins with a
 //! [`Hello`] that contains the invitation's token. This module uses no sockets.
 

@@ -335,7 +335,7 @@ async fn tensors_are_reduced_in_device_memory_and_later_steps_make_no_calls() ->
         cluster.check(&registered, step).await?;
     }
     assert_eq!(cluster.reductions(), 2 * 19);
-    // Only the two fetched tensors are copied to host memory.
+    // The reduced tensors stay on the device: only the two fetched tensors are copied to host memory.
     assert_eq!(cluster.downloads(), [before[0] + 2 * 18, before[1]]);
     let calls: Vec<String> = cluster.tasks.iter().flat_map(|task| task.calls.lock().clone()).collect();
     assert!(!calls.iter().any(|call| call.contains("Complete")), "{calls:?}");

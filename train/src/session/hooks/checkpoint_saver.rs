@@ -1,4 +1,4 @@
-//! A hook that saves checkpoints, optionally while steps go on.
+//! A hook that saves checkpoints, optionally while further steps run.
 
 use crate::error::{Error, Result};
 use crate::saver::{Saver, latest_checkpoint};
@@ -17,9 +17,9 @@ pub struct CheckpointSaver {
     folder: PathBuf,
     global_step: Output,
     timer: Timer,
-    /// True if steps go on while files are written.
+    /// True if further steps run while files are written.
     is_asynchronous: bool,
-    /// The thread that writes a checkpoint while steps go on, if one is being written.
+    /// The thread that is writing a checkpoint while further steps run, if there is one.
     writing: Option<JoinHandle<Result<PathBuf>>>,
 }
 
@@ -44,14 +44,15 @@ impl CheckpointSaver {
         }
     }
 
-    /// Makes the hook write files while steps go on: a step waits only for the snapshot. One checkpoint is written at a
-    /// time; a checkpoint that is due meanwhile is saved once the first has been written.
+    /// Makes the hook write files while further steps run: a step waits only for the snapshot. One checkpoint is
+    /// written at a time; a checkpoint that is due meanwhile is saved once the first has been written.
     pub fn asynchronous(mut self) -> CheckpointSaver {
         self.is_asynchronous = true;
         self
     }
 
-    /// Takes a snapshot and writes it, on a separate thread while steps go on if `behind_steps`.
+    /// Takes a snapshot and writes it; if `behind_steps`, on a separate thread, with priority for the steps that run
+    /// meanwhile.
     fn save(&mut self, context: &HookContext<'_>, behind_steps: bool) -> Result<()> {
         // No update may come between the read of the global step and the snapshot, so that the snapshot has the values
         // of that step.

@@ -73,8 +73,9 @@ impl Assemblies {
     /// epoch and its workers, a change, or the workers that have not finished.
     ///
     /// # Errors
-    /// `DeadlineExceeded` with the workers that have come and that have not, or that have not finished; `Aborted` if
-    /// the worker calls again meanwhile; `InvalidArgument` for bounds that are not those of the other workers.
+    /// `DeadlineExceeded` with the workers that have called and that have not, or with those that have not finished;
+    /// `Aborted` if the worker calls again meanwhile; `InvalidArgument` for bounds that are not those of the other
+    /// workers.
     pub(crate) async fn call(self: &Arc<Self>, request: AssemblyRequest) -> Result<Vec<i64>, Status> {
         let deadline = Instant::now() + request.patience;
         let (caller, answer) = oneshot::channel();
@@ -143,7 +144,7 @@ impl Visit {
                             .with_roster(|roster| (Ok(roster.give_up(self.worker, self.call)), Vec::new()));
                     }
                 }
-                // The answer may have come at the deadline.
+                // An answer that came just at the deadline is still delivered.
                 Err(_) => match answer.try_recv() {
                     Ok(answer) => return answer,
                     Err(_) => {

@@ -100,15 +100,15 @@ impl<W> Default for Roster<W> {
 }
 
 impl<W> Roster<W> {
-    /// Adds a worker that waits for the next epoch, which begins at once if all workers have come. A worker from another
-    /// session than before takes the place of the earlier one. Returns the number of the call.
+    /// Adds a worker that waits for the next epoch; the epoch begins at once if all workers wait for it. A worker with
+    /// another session than before replaces the earlier one. Returns the number of the call.
     pub(super) fn join(&mut self, arrival: Arrival, caller: W) -> (u64, Answers<W>) {
         self.calls += 1;
         let Arrival { session, worker, least, most, has_values, epoch } = arrival;
         if let Some(present) = self.member(worker, &session)
             && epoch < self.epoch
         {
-            // The answer to an earlier call has been lost.
+            // The call is repeated, because the answer to the earlier one was lost.
             let call = present.call;
             return (call, vec![(caller, Ok(self.membership()))]);
         }
@@ -508,7 +508,7 @@ mod tests {
         let mut job = Job::in_epoch(&[0, 1]);
         assert_eq!(job.join(2, "s", 0).1, all(&[0, 1], &[NEWCOMER, NO_STEP]));
         assert_eq!(job.settle(), []);
-        // Workers that know of the newcomer are not told again; a worker that does not know is.
+        // Workers that have been told of the newcomer are not told again; a worker that has not been told is told.
         assert_eq!(job.watch(0, "s", (1, 1)).1, []);
         assert_eq!(job.watch(1, "s", (1, 0)).1, all(&[1], &[NEWCOMER, NO_STEP]));
         let told = job.join(1, "t", 1).1;

@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn a_member_that_has_given_up_is_not_counted() {
         let mut epochs = Epochs::default();
-        // Callers from 1000 on have given up.
+        // Callers with numbers from 1000 on have given up.
         epochs.enter(entering(0, 0), 1000, &leader());
         assert_eq!(seen(epochs.enter(entering(1, 0), 11, &leader())), []);
         assert!(

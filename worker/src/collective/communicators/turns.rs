@@ -64,7 +64,7 @@ struct Turn<R> {
 pub(crate) enum Action<R> {
     /// Ask the leader for the epoch after `last`, and connect with the other members.
     Enter { attempt: u64, last: u64 },
-    /// Tell the other members the number of the turn that a step has got.
+    /// Tell the other members the number of a step's turn.
     Give { step_id: i64, epoch: u64, number: u64 },
     /// Start a reduction.
     Start { attempt: u64, reduction: R },

@@ -35,8 +35,8 @@ impl Group {
         GroupCallId::Collective(number)
     }
 
-    /// Tells the members for which a call waits the description of that call, so that a member in a different call
-    /// finds the conflict.
+    /// Sends the members for which a call waits the description of that call, so that a member in a different call
+    /// detects the conflict.
     pub fn probe(&self, call: GroupCallId) {
         let GroupCallId::Collective(number) = call else { return };
         let (awaited, description) = {

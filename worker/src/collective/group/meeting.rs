@@ -1,4 +1,4 @@
-//! The formation of a group: each process asks every other process for its device.
+//! The formation of a group: each process requests the device of every other process.
 
 use crate::collective::COLLECTIVES_KEY;
 use crate::worker::Worker;

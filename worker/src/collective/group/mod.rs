@@ -3,8 +3,8 @@
 //! messages.
 //!
 //! A message carries the sender's description of its call, so members that call different operations detect the
-//! conflict without a leader. A member that detects a conflict, or whose call fails, tells all others, and the group
-//! continues with the next call. A member whose connection breaks ends the group.
+//! conflict without a leader. A member that detects a conflict, or whose call fails, tells all other members, and the
+//! group continues with the next call. A member whose connection breaks ends the group.
 
 mod call_rendezvous;
 mod calls;

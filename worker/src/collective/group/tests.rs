@@ -161,7 +161,7 @@ fn sends_wait_until_the_receiver_has_taken_earlier_tensors() {
     // A report of more bytes than were sent is limited to the bytes sent.
     sends.set_taken(u64::MAX);
     assert_eq!(sends.in_flight(), 0);
-    // Small tensors are reported together.
+    // Received small tensors are reported together.
     let small = Tensor::from(0i32);
     let reports: Vec<u64> = (0..100_000).filter_map(|_| taken.count(&small)).collect();
     assert!((1..10).contains(&reports.len()), "{}", reports.len());

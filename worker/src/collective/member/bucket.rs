@@ -76,7 +76,7 @@ pub(super) fn name(group_key: i32, digest: i64) -> String {
 }
 
 impl SessionCollectives {
-    /// Takes part in a collective that is in a bucket, once all requests of the bucket have come.
+    /// Takes part in a collective that is in a bucket, once all requests of the bucket have been made.
     pub(super) fn start_in_bucket(
         &self,
         step: &StepCollectives,

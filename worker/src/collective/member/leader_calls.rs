@@ -45,7 +45,7 @@ impl SessionCollectives {
         }
     }
 
-    /// Asks a task whether its members are TensorFlow's.
+    /// Queries whether a task's members are TensorFlow's.
     pub(super) async fn is_foreign(&self, task: &TaskName, deadline: Instant) -> Result<bool, Status> {
         let peer = self.peers.task(task)?;
         let status = peer.call("GetStatus", RetryPolicy::UntilThere, Some(deadline), |channel| {

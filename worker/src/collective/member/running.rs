@@ -86,7 +86,7 @@ impl Running {
         *self.timer.lock() = Some(timer);
     }
 
-    /// Ends the collective with an error when its deadline comes. `began` is the time of the collective's start.
+    /// Ends the collective with an error at its deadline. `began` is the time of the collective's start.
     pub(super) async fn expire_at_last(&self, began: Instant) {
         tokio::time::sleep(self.timeout.saturating_sub(began.elapsed())).await;
         let course = self.course.lock().clone();

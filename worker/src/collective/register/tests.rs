@@ -63,7 +63,7 @@ fn members_learn_each_other_in_the_order_of_their_names_when_the_last_has_joined
     let mut register = Groups::default();
     assert_eq!(seen(register.join(join(10, "s", 3), 1)), []);
     assert_eq!(seen(register.join(join(2, "s", 3), 2)), []);
-    // A member may join twice.
+    // A member may join twice without an effect.
     assert_eq!(seen(register.join(join(2, "s", 3), 3)), []);
     let all = Ok(vec![0, 2, 10]);
     let answered = seen(register.join(join(0, "s", 3), 4));
@@ -88,7 +88,7 @@ fn members_of_a_communicator_have_the_ranks_that_they_give() {
     let mut register = Groups::default();
     let ranked =
         |task: u32, rank: usize, step_id: i64| Join { rank: Some(rank), step_id, ..join(task, "s", 3) };
-    // A group of another kind has the same key.
+    // This group of another kind with the same key does not affect the others.
     register.join(join(0, "s", 3), 9);
     assert_eq!(seen(register.join(ranked(0, 2, 1), 1)), []);
     // Two members with the same rank are an error for both, and for a member that joins later in the step.

@@ -356,7 +356,7 @@ impl Simulation {
             Message::Elements(Elements { step_id, to, key, sent, hops, .. }) => {
                 if step_id == step.id && self.dead != Some(to) {
                     self.network.arrive(to, hops);
-                    // An error means that the member has ended.
+                    // An error means that the member has ended, so the elements are not needed.
                     let _ = step.ports[to].local.put(&key, sent);
                 }
             }

@@ -60,8 +60,8 @@ impl Outbound {
         false
     }
 
-    /// Asks the peer whether its device can access `shared`, a copy of a tensor; postpones the query if the
-    /// copy failed or is in no block that other processes can map.
+    /// Queries whether the peer's device can access `shared`, a copy of a tensor; postpones the query if the copy
+    /// failed or is in no block that other processes can map.
     fn query_access(&self, pair: DevicePair, shared: device::Result<Value>) {
         let share = |tensor: &DeviceTensor| {
             self.share_block(&BufferBorrow::Device(tensor.memory.clone())).ok().flatten()
