@@ -87,7 +87,7 @@ pub(crate) fn write_values(proto: &mut Writer, tensor: &Tensor) -> graph::Result
     Ok(())
 }
 
-/// Sign-extends a little-endian integer of this type.
+/// Extends a little-endian integer of this type to 64 bits, by its sign if the type is signed.
 fn widened(dtype: DType, element: &[u8]) -> i64 {
     use DType::*;
     let is_signed = matches!(dtype, Int32 | Int16 | Int8 | QInt8 | QInt32 | QInt16 | Int64 | Int4 | Int2);

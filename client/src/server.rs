@@ -52,7 +52,8 @@ pub struct ServerConfig {
 }
 
 impl Default for ServerConfig {
-    /// A process without a cluster: `/job:localhost/task:0` with one CPU device for all cores.
+    /// Returns the configuration of a process without a cluster: `/job:localhost/task:0` with one CPU device for all
+    /// cores.
     fn default() -> ServerConfig {
         ServerConfig {
             task: TaskName::new("localhost", 0),
@@ -195,7 +196,7 @@ impl Server {
         Box::pin(self.serve_until(listener, Box::pin(stop), grace))
     }
 
-    /// The body of [`Server::serve`]. It takes a boxed future, so that the services are compiled in this crate and not
+    /// Serves like [`Server::serve`]. It takes a boxed future, so that the services are compiled in this crate and not
     /// again in each program.
     async fn serve_until(&self, listener: TcpListener, stop: BoxFuture<'_, ()>, grace: Duration) {
         let (drained, when_drained) = tokio::sync::oneshot::channel::<()>();

@@ -5,7 +5,7 @@ use graph::Code;
 use std::sync::Arc;
 use tonic::metadata::{Binary, MetadataValue};
 
-/// Step ids have 57 bits, like those of TensorFlow's masters.
+/// The mask of the bits of a step id: 57, as in step ids of TensorFlow's masters.
 const MASK: u64 = (1 << 57) - 1;
 
 /// Largest length of a failure's message in the header of a call, characters.

@@ -35,7 +35,7 @@ impl InlineTask {
         task
     }
 
-    /// Like [`InlineTask::begin`], but polls the future on a thread of the runtime.
+    /// Makes a task like [`InlineTask::begin`], but polls the future on a thread of the runtime.
     pub fn begin_elsewhere(
         runtime: &Handle,
         work: impl Future<Output = ()> + Send + 'static,

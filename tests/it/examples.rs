@@ -50,7 +50,7 @@ fn other_examples_end_successfully() -> Fallible {
     Ok(())
 }
 
-/// The sums that the ranks of three processes print, in any order.
+/// Checks the sums that the ranks of three processes print, in any order.
 fn check_sums(output: &str) {
     let mut lines: Vec<&str> = output.lines().collect();
     lines.sort_unstable();

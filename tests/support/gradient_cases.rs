@@ -122,7 +122,7 @@ impl Case {
         self
     }
 
-    /// Differentiates the first output only.
+    /// Makes the case differentiate the first output only.
     pub(crate) fn first_output(mut self) -> Case {
         self.outputs = 1;
         self

@@ -7,7 +7,7 @@ pub use without_cuda::{devices, find_gpus, libraries};
 
 use device::KernelTable;
 
-/// The kernel table of GPUs, if this program has one.
+/// Returns the kernel table of GPUs; `None` if the program is built without CUDA.
 pub(crate) fn kernel_table() -> Option<&'static KernelTable> {
     #[cfg(feature = "cuda")]
     return Some(cuda::table());

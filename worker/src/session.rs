@@ -127,7 +127,7 @@ impl Sessions {
         Sessions { shared, by_handle: Mutex::default() }
     }
 
-    /// The other tasks of the cluster that the process was started with.
+    /// Returns the other tasks of the cluster that the process was started with.
     pub(crate) fn own_peers(&self) -> &Arc<Peers> {
         &self.shared.peers
     }
@@ -200,7 +200,8 @@ impl Sessions {
         if handle.is_empty() { Ok(self.shared.clone()) } else { self.get_created(handle) }
     }
 
-    /// Like [`Sessions::get`], but an empty handle is an error: only sessions that a master has created are found.
+    /// Returns a session like [`Sessions::get`], but only a session that a master has created: an empty handle is an
+    /// error.
     pub(crate) fn get_created(&self, handle: &str) -> Result<Arc<Session>, Status> {
         let found = self.by_handle.lock().get(handle).cloned();
         let session = found.ok_or_else(|| {

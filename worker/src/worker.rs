@@ -366,7 +366,7 @@ impl Worker {
         }
     }
 
-    /// The other tasks of the cluster that the process was started with.
+    /// Returns the other tasks of the cluster that the process was started with.
     pub(crate) fn peers(&self) -> &Arc<Peers> {
         self.sessions.own_peers()
     }

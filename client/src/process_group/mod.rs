@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpSocket;
 use worker::{Group, GroupCall, GroupCallId, Operation, Reduction, Transport};
 
-/// Step ids have 57 bits.
+/// The mask of the 57 bits of a step id.
 const ID_MASK: u64 = (1 << 57) - 1;
 
 /// The job name of the processes that a launcher has started.

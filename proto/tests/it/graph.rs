@@ -201,7 +201,7 @@ fn functions_are_merged_unless_they_contradict() -> Result<()> {
     Ok(())
 }
 
-/// A function that uses every field of FunctionDef.
+/// Returns a function that uses every field of FunctionDef.
 fn function_with_all_fields() -> pb::FunctionDef {
     let value = |value| pb::AttrValue { value: Some(value) };
     let unreadable = || [("_ref".to_owned(), value(Value::Type(101)))];

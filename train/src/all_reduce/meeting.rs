@@ -44,7 +44,7 @@ pub(crate) enum Position {
     Lost,
 }
 
-/// The outcome of a meeting.
+/// The outcome of a meeting of the workers of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meet {
     /// All workers have the values of the most advanced worker.

@@ -41,10 +41,11 @@ const JOB_KEY: i32 = i32::MAX;
 /// The combination of the workers' gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Average {
-    /// The sum divided by the number of workers that are present; with [`Uneven::Join`], by the number of workers that had a batch.
+    /// The sum of the workers' gradients divided by the number of present workers; with [`Uneven::Join`], by the number
+    /// of workers that had a batch.
     #[default]
     Mean,
-    /// The sum.
+    /// The sum of the workers' gradients.
     Sum,
 }
 

@@ -108,7 +108,7 @@ impl TableUpdate<'_> {
     }
 }
 
-/// The parts on parameter servers.
+/// The parts of partitioned variables that are on parameter servers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedParts {
     /// The names of the parts.

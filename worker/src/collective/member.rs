@@ -173,7 +173,7 @@ type GroupKey = (i32, bool, DeviceName);
 /// A lock that nodes hold while they join a group.
 type JoinLock = tokio::sync::Mutex<()>;
 
-/// A complete group.
+/// A complete group of which a device of this task is a member.
 #[derive(Clone, Debug)]
 struct Group {
     members: Members,

@@ -41,13 +41,13 @@ pub(super) enum Then {
 /// transfers by the number of the phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ForeignKey {
-    /// The schedule has no members of other implementations.
+    /// The key has no further parts, because the schedule has no members of other implementations.
     None,
-    /// The number of the pass, 0 or 1, the section, and the sender's rank.
+    /// The further parts are the number of the pass, 0 or 1, the section, and the sender's rank.
     Ring { pass: usize },
-    /// The subdivision, which is 0, and the ranks of sender and receiver.
+    /// The further parts are the subdivision, which is 0, and the ranks of sender and receiver.
     Tree,
-    /// The ranks of sender and receiver without separators.
+    /// The further parts are the ranks of sender and receiver, without separators.
     Exchange,
 }
 
@@ -537,7 +537,7 @@ mod tests {
         }
     }
 
-    /// The examples were observed between TensorFlow's servers.
+    /// The expected sizes were observed between TensorFlow's servers.
     #[test]
     fn chunks_of_rings_have_the_sizes_of_tensorflow() {
         for (count, sizes) in [(4099, [8256, 8140]), (600_000, [1_200_064, 1_199_936])] {

@@ -176,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// The loop of the link's thread: writes the frames that other threads left, until the connection ends.
+    /// Runs the loop of the link's thread: writes the frames that other threads left, until the connection ends.
     fn write_loop(&self) {
         let mut state = self.state.lock();
         while !self.is_broken() {

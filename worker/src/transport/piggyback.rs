@@ -100,7 +100,7 @@ mod tests {
         Ok(Sent { value: Value::Host(Tensor::vector(&vec![7u8; len])?), is_dead: false })
     }
 
-    /// The bytes of a frame as its sender writes them.
+    /// Returns the bytes of a frame as its sender writes them.
     fn bytes(frame: &Frame, payload: &[u8]) -> Test<Vec<u8>> {
         let mut bytes = Vec::new();
         frame.encode(payload.len(), &mut bytes)?;

@@ -483,7 +483,7 @@ mod tests {
         assert_eq!(told[1..], all(&[1, 2, 3], &[LEFT, NO_STEP]));
         job.join(1, "t", 1);
         job.join(2, "t", 1);
-        // The others wait for worker 3 until it is lost.
+        // The other workers wait for worker 3 until it is lost.
         assert_eq!(job.settle(), []);
         job.roster.lose(3, lost);
         assert_eq!(job.settle(), all(&[0, 1, 2], &[2, 0, 1, 2]));

@@ -24,7 +24,7 @@ pub(crate) type GroupKey = (i32, bool);
 /// communicator, else the order of their full names.
 pub(crate) type Members = Arc<[DeviceAttributes]>;
 
-/// A complete group.
+/// The answer to a member that joins: the complete group.
 #[derive(Clone, Debug)]
 pub(crate) struct Met {
     pub(crate) members: Members,
