@@ -201,8 +201,9 @@ pub enum AssemblyPurpose {
     /// indices of its workers in ascending order. `has_values` is true if the worker's variables have values: an epoch
     /// of fewer than `most` workers needs a worker with values.
     Join { least: u32, most: u32, has_values: bool },
-    /// Waits until the change of the worker's epoch is greater than `known`, or for the patience. The answer is the
-    /// number of the [`AssemblyChange`], then the least of the last steps of the workers that have finished, or -1.
+    /// Waits until the change of the worker's epoch is greater than `known`, at most for the call's patience. The
+    /// answer is the number of the [`AssemblyChange`], then the least of the last steps of the workers that have
+    /// finished, or -1.
     Watch { known: i64 },
     /// Reports the end of the worker's training after `step`. The answer comes when all workers of the epoch have
     /// finished or left, and some seconds after one has left for the next epoch. It consists of the indices of the

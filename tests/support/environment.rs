@@ -9,10 +9,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest that a command of a test may run. The limit is needed because a client waits for ever if TensorFlow's
-/// server ends during its step.
+/// The longest time that a command of a test may run. The limit is needed because a client waits for ever if
+/// TensorFlow's server ends during its step.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(600);
-/// The longest wait for the output of a command that has ended: processes that it has started may keep its pipes open.
+/// The longest wait for the output of a command that has ended: processes that the command has started may keep its
+/// pipes open.
 const PIPE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Returns the interpreter of the virtual environment `name` below `target/`; creates the environment if it is missing

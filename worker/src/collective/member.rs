@@ -253,7 +253,7 @@ impl SessionCollectives {
     }
 
     /// Records that this member gives notice, in a step, that it does not run a bucket's instances as agreed. Returns
-    /// true if it had not given this notice in the step before.
+    /// true if this is the first such notice in the step.
     fn take_notice(&self, step_id: i64, request: &Request, digest: i64) -> bool {
         let (mut agreed, key) = (self.agreed.lock(), group_key(request));
         let of_bucket = agreed

@@ -15,8 +15,8 @@ use proto::replication::queue_state::Order;
 use proto::replication::{self as pb, change};
 use std::any::Any;
 
-/// Encodes a change. If the resource's type has no protobuf message, the field `what` is empty, which every standby
-/// refuses.
+/// Encodes a change. If the resource's type has no protobuf message, the field `what` is empty; every standby refuses
+/// such a message.
 pub(super) fn to_proto(change: &Change) -> pb::Change {
     let (kind, name, what) = match &change.what {
         ChangeKind::State { kind, name, state } => (&**kind, &**name, state_to_proto(&**state)),
