@@ -52,7 +52,7 @@ pub fn refusal(port: &Port) -> Option<String> {
 }
 
 /// Returns the address of a port that other machines can reach. On Ethernet the address is one for version 2,
-/// preferably an IPv4 address, else one that is not link-local; on InfiniBand it is the first one.
+/// preferably an IPv4 address, else preferably one that is not link-local; on InfiniBand it is the first one.
 fn address(port: &Port) -> Option<&Gid> {
     match port.link_layer {
         LinkLayer::Ethernet => {

@@ -34,8 +34,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tables::{SharedParts, TableUpdate};
 
-/// The key of the job's assembly. The keys of its epochs' groups are just below it, far from the keys of programs,
-/// which count from 1.
+/// The key of the job's assembly. The keys of its epochs' groups are below it, far from the keys of programs, which
+/// count from 1.
 const JOB_KEY: i32 = i32::MAX;
 
 /// The combination of the workers' gradients.

@@ -251,7 +251,7 @@ impl Member {
     }
 
     /// Returns the member's parent and children in TensorFlow's binary tree of a broadcast. A source other than rank 0
-    /// is an additional root, and also sends to ranks 0 and 1.
+    /// is the root, and sends to ranks 0 and 1 in addition to the children of its own rank.
     fn tree(&self) -> (Option<usize>, Vec<usize>) {
         let Member { rank, size, .. } = *self;
         let source = self.source.unwrap_or(0);
