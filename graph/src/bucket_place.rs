@@ -4,19 +4,21 @@
 use crate::attr::{AttrList, AttrValue};
 use crate::node::Node;
 
-/// The place of a node in its bucket: collectives of one device that are carried out by one exchange.
+/// The place of a collective's node in its bucket: a set of collectives of one device that are carried out by one
+/// exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketPlace {
-    /// The hash of the bucket's instance keys in their order. Members of a group exchange a bucket together if
-    /// all have one with this digest.
+    /// The hash of the instance keys of the bucket's nodes, in the order of the nodes. The members of a group exchange
+    /// a bucket as a whole if their buckets have equal digests.
     pub digest: i64,
-    /// The number of the node in the bucket, less than `count`.
+    /// The index of the node in the bucket, less than `count`.
     pub index: usize,
     /// The number of nodes in the bucket, at least 2.
     pub count: usize,
 }
 
-/// The attribute of the node; servers of TensorFlow ignore an attribute with an underscore.
+/// The name of the attribute that holds the place; TensorFlow's servers ignore attributes whose names begin with an
+/// underscore.
 const BUCKET: &str = "_bucket";
 
 impl BucketPlace {

@@ -99,7 +99,7 @@ pub struct Graph {
     pub versions: Versions,
     /// The functions that nodes may call.
     pub library: Arc<FunctionLibrary>,
-    /// The nodes that the graph lacks because an op is missing.
+    /// The nodes that are not in the graph because an op that they need is missing.
     pub unavailable: Arc<Unavailable>,
     /// Serialized GraphDef fields that this crate does not interpret and writes back unchanged; mostly empty.
     pub opaque: Bytes,
@@ -172,7 +172,7 @@ impl Graph {
         self.names.get(name).copied()
     }
 
-    /// Returns whether a node has this name, be it one that cannot run.
+    /// Returns whether a node has this name, including nodes that cannot run.
     pub fn has_name(&self, name: &str) -> bool {
         self.names.contains_key(name) || self.unavailable.contains(name)
     }

@@ -21,7 +21,7 @@ pub struct Importer {
     first_new: usize,
     inputs: InputNames,
     devices: FxHashSet<Arc<str>>,
-    /// The nodes that the graph lacks, because an op is missing.
+    /// The nodes that cannot run because an op is missing.
     unavailable: Unavailable,
 }
 
@@ -159,7 +159,8 @@ impl Importer {
     }
 
     /// Connects and checks the nodes like [`Importer::finish`], without those that cannot run because an op is missing:
-    /// nodes of that op, nodes that call functions with such nodes, and all that depend on them. The graph names them.
+    /// nodes of that op, nodes that call functions with such nodes, and all that depend on them. The field
+    /// `unavailable` of the graph names them.
     ///
     /// # Errors
     /// `InvalidArgument` for unknown or unfitting inputs, and for cycles outside loops.

@@ -1,26 +1,28 @@
-//! The place of a reduction among those that a GPU's library carries out in one order. The pass
-//! [`place_reductions`](crate::passes::place_reductions) writes it into the attributes of the node; the worker on which the
-//! node runs reads it.
+//! The place of a reduction in the order in which its GPU starts reductions. The pass
+//! [`place_reductions`](crate::passes::place_reductions) writes the place into the attributes of the node; the worker
+//! on which the node runs reads it.
 
 use crate::attr::{AttrList, AttrValue};
 use crate::node::Node;
 
 /// The place of a reduction in the order of its device, and in the order of its group on that device. A library such as
-/// NCCL matches the calls of a communicator by their order, so all members must start them in one.
+/// NCCL matches the calls of a communicator by their order, so all members must start their reductions in the same
+/// order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReductionPlace {
-    /// The hash of the instance keys of the group's reductions in their order. Members whose digests are equal start the
-    /// same reductions in the same order.
+    /// The hash of the instance keys of the group's reductions on the device, in order. Members whose digests are equal
+    /// start the same reductions in the same order.
     pub digest: i64,
-    /// The number of the reduction among those of its group on the device, less than `count`.
+    /// The index of the reduction among those of its group on the device, less than `count`.
     pub index: usize,
     /// The number of reductions of the group on the device, at least 1.
     pub count: usize,
-    /// The number of the reduction among those of all groups on the device.
+    /// The index of the reduction among those of all groups on the device.
     pub position: usize,
 }
 
-/// The attribute of the node; servers of TensorFlow ignore an attribute with an underscore.
+/// The name of the attribute that holds the place; TensorFlow's servers ignore attributes whose names begin with an
+/// underscore.
 const ORDER: &str = "_reduction_order";
 
 impl ReductionPlace {

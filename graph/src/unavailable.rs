@@ -1,12 +1,11 @@
-//! Nodes with which a graph was sent and that cannot run, because an op is missing. The rest of the graph runs without
-//! them.
+//! The nodes of a received graph that cannot run because an op is missing. The rest of the graph runs without them.
 
 use crate::error::Error;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The nodes that a graph lacks, and the ops whose absence is the reason.
+/// The nodes that cannot run, and the missing ops that they need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unavailable {
     /// The op that each node needs, by the node's name.
@@ -31,7 +30,7 @@ impl Unavailable {
         self.ops.iter().map(|(op, user)| (&**op, &**user))
     }
 
-    /// Returns the error of a step that needs a node; `None` if the node can run. It names all missing ops.
+    /// Returns the error of a step that needs a node; `None` if the node can run. The error names all missing ops.
     pub fn error(&self, node: &str) -> Option<Error> {
         self.nodes.get(node).and_then(|op| self.missing(op))
     }
@@ -52,7 +51,7 @@ impl Unavailable {
         self.nodes.get(node)
     }
 
-    /// Adds a node that needs an op, because it or a node that it depends on uses the op.
+    /// Adds a node that cannot run, because the node or one that it depends on uses the missing op `op`.
     pub(crate) fn add_node(&mut self, node: &Arc<str>, op: &Arc<str>) {
         self.nodes.insert(node.clone(), op.clone());
     }

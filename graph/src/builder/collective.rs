@@ -43,7 +43,8 @@ impl CollectiveGroup {
 }
 
 impl CollectiveReduction {
-    /// Returns the names of the merging and of the final function.
+    /// Returns the values of the attributes `merge_op` and `final_op`: the function that combines two elements, and the
+    /// function applied to the result.
     fn functions(self) -> (&'static str, &'static str) {
         match self {
             CollectiveReduction::Sum => ("Add", "Id"),

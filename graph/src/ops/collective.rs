@@ -147,7 +147,8 @@ pub(super) const OPS: &[OpDef] = &[
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
-    // Row i of `group_assignment` lists the device indices of one group; the group's key is `base_key` + i.
+    // CollectiveAssignGroupV2: row i of `group_assignment` lists the device indices of one group; the group's key is
+    // `base_key` + i.
     OpDef {
         name: "CollectiveAssignGroupV2",
         inputs: &["group_assignment: int32", "device_index: int32", "base_key: int32"],
@@ -162,7 +163,8 @@ pub(super) const OPS: &[OpDef] = &[
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
-    // The members of a communicator give their ranks; they are the devices on which its nodes run.
+    // CollectiveInitializeCommunicator: each member of a communicator gives its rank. The members are the devices on
+    // which the nodes run.
     OpDef {
         name: "CollectiveInitializeCommunicator",
         inputs: &["group_key: int32", "rank: int32", "group_size: int32"],
@@ -176,7 +178,8 @@ pub(super) const OPS: &[OpDef] = &[
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
-    // Row i of `group_assignment` lists the ranks of one subgroup, which computes on its own; an empty one stands for all.
+    // CollectiveReduceV3 and CollectiveAllToAllV3: row i of `group_assignment` lists the ranks of one subgroup, whose
+    // members combine only their own tensors. An empty `group_assignment` stands for one group of all ranks.
     OpDef {
         name: "CollectiveReduceV3",
         inputs: &["input: T", "communicator: resource", "group_assignment: int32"],
@@ -197,8 +200,9 @@ pub(super) const OPS: &[OpDef] = &[
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
-    // The workers of a job whose number varies come to an assembly at the leader. `epoch` is the last one that the worker has
-    // been in, or 0. The output is the number of the next epoch, then the indices of its workers in ascending order.
+    // _CollectiveAssemble: a worker joins the next epoch of a job whose number of workers varies; the leader's assembly
+    // chooses the workers. `epoch` is the last epoch that the worker has been in, or 0. The output holds the number of
+    // the next epoch, then the indices of its workers in ascending order.
     OpDef {
         name: "_CollectiveAssemble",
         inputs: &[
@@ -220,8 +224,8 @@ pub(super) const OPS: &[OpDef] = &[
         is_extension: true,
         ..OpDef::NEW
     },
-    // Waits while a worker is in an epoch that nothing changes beyond `known`. The output is the change, then the least of
-    // the last steps of workers that have finished, or -1.
+    // _CollectiveWatch: waits until the epoch of a worker has a change greater than `known`. The output holds the
+    // number of the change, then the smallest of the last steps of the workers that have finished, or -1.
     OpDef {
         name: "_CollectiveWatch",
         inputs: &[
@@ -241,8 +245,8 @@ pub(super) const OPS: &[OpDef] = &[
         is_extension: true,
         ..OpDef::NEW
     },
-    // Ends a worker's training after `step`: waits until all workers of its epoch have finished or left it. The output has the
-    // indices of those that train on.
+    // _CollectiveFinish: ends a worker's training after `step`, and waits until all workers of its epoch have finished
+    // or left the epoch. The output holds the indices of the workers that go on training.
     OpDef {
         name: "_CollectiveFinish",
         inputs: &[
@@ -276,11 +280,11 @@ const KEYED_AND_ORDERED: &[&str] = &[
     "ordering_token: Nordering_token * resource",
 ];
 
-/// Types that are reduced.
+/// The element types that collective reductions and exchanges support.
 const REDUCED: &str = "T: {bfloat16, float, half, double, int32, int64}";
-/// Types that are gathered.
+/// The element types that collective gathers support.
 const MOVED: &str = "T: {float, half, double, int32, int64}";
-/// Types that are broadcast.
+/// The element types that collective broadcasts support.
 const BROADCAST: &str = "T: {bool, float, half, double, int32, int64}";
 const MERGE: &str = "merge_op: {'Min', 'Max', 'Mul', 'Add'}";
 const FINAL: &str = "final_op: {'Id', 'Div'}";
@@ -295,7 +299,7 @@ fn same(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Infers the input's shape for a node whose keys are inputs.
+/// Sets the output's shape to the input's, for an op whose group and instance keys are inputs.
 fn keyed_same(infer: &mut Infer<'_>) -> Result<()> {
     check_keys(infer, 1)?;
     same(infer)
@@ -307,13 +311,14 @@ fn shape_attr(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the keys of a group or instance, the three inputs from `first` on, are scalars.
+/// Checks that three inputs from `first` on are scalars: the size and keys of a collective, or the inputs that create a
+/// communicator.
 fn check_keys(infer: &Infer<'_>, first: usize) -> Result<()> {
     (first..first + 3).try_for_each(|i| infer.input_of_rank(i, 0).map(drop))
 }
 
-/// Sets the output's shape: the input's, with another number of rows, which `scale` returns for the number of rows and
-/// the group's size. The number is unknown if the rows or the size are.
+/// Sets the output's shape to the input's shape with another number of rows: `scale` returns it for the input's number
+/// of rows and the group's size. The number is unknown if the rows or the size are unknown.
 fn scale_rows(infer: &mut Infer<'_>, scale: fn(usize, usize) -> Result<usize>) -> Result<()> {
     let input = infer.input(0);
     let Some(dims) = input.dims() else { return Ok(()) };

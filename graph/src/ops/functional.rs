@@ -139,7 +139,7 @@ fn gradient_of_call(scope: &Scope, call: &Forward, dy: &[Option<Output>]) -> Res
     Ok(gradient.into_iter().zip(&call.inputs).map(|(g, input)| is_number(input).then_some(g)).collect())
 }
 
-/// Sets the shapes that the attribute `output_shapes` declares, if it has one for each output.
+/// Sets the output shapes that the attribute `output_shapes` declares, if it has one entry per output.
 fn declared_shapes(infer: &mut Infer<'_>) -> Result<()> {
     let shapes = infer.attr::<Vec<PartialShape>>("output_shapes")?;
     if shapes.len() == infer.num_outputs() {

@@ -93,9 +93,9 @@ pub(super) const OPS: &[OpDef] = &[
         infer: same_shape,
         ..OpDef::NEW
     },
-    // `ops` are element-wise ops with one or two operands each. `operands` lists the operands of all ops in sequence:
-    // a number below N is an input, a number from N on is the value of an earlier op. The output is the value of the
-    // last op. `names` are the names of the original nodes.
+    // _FusedElementwise: `ops` lists element-wise ops with one or two operands each. `operands` lists the operands of
+    // all ops in sequence: a number below N is an input, a number from N on is the value of an earlier op. The output
+    // is the value of the last op. `names` lists the names of the original nodes.
     OpDef {
         name: "_FusedElementwise",
         inputs: &["inputs: N * T"],

@@ -96,7 +96,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "SparseCountSparseOutput",
         inputs: &["indices: int64", "values: T", "dense_shape: int64", "weights: output_type"],
         infer: |infer| {
-            // Axes after the first are counted together.
+            // The values of all axes after the first are counted together, so the output has at most two axes.
             let rank = infer.input(2).dim(0).map(|rank| rank.min(2));
             sparse_counts(infer, rank)
         },

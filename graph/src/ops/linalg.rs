@@ -347,7 +347,7 @@ fn eigen(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Infers the shape of eigenvalues above eigenvectors.
+/// Infers the output shape of SelfAdjointEig: one row of eigenvalues above the matrix of eigenvectors.
 fn joined_eigen(infer: &mut Infer<'_>) -> Result<()> {
     if let Some((batch, n)) = squares(infer)? {
         infer.set(0, shaped(&batch, &[n.and_then(|n| n.checked_add(1)), n]));

@@ -86,7 +86,8 @@ pub(super) const OPS: &[OpDef] = &[
             let dz = arrived(forward, gradients)?;
             let inputs = [forward.input(0), forward.input(1)];
             let out = forward.attr::<DType>("Tout")?;
-            // A factor of integers has no gradient; the other factor's is a product in the type of the output.
+            // A factor of integers has no gradient. The gradient of the other factor is a product in the output's
+            // element type.
             let has_gradient = [forward.attr::<DType>("Ta")? == out, forward.attr::<DType>("Tb")? == out];
             let factors = inputs.map(|x| scope.cast(x, out));
             let flips = (forward.attr::<bool>("adj_x")?, forward.attr::<bool>("adj_y")?);

@@ -1,4 +1,4 @@
-//! Images sampled at other places: projective transformations, and glimpses around points.
+//! Resampling of images: projective transformations, and glimpses around points.
 
 use super::{Gradient, OpDef};
 use crate::error::Result;

@@ -171,7 +171,8 @@ fn cells(infer: &mut Infer<'_>, at: usize, rank: usize) -> Result<()> {
     Ok(())
 }
 
-/// Gradient of an LSTM layer by its states and outputs of all steps; the other outputs have none.
+/// Gradient of an LSTM layer, from the gradients of its cell states (output 1) and hidden states (output 6); gradients
+/// of the other outputs are ignored.
 fn layer_gradient(
     s: &Scope,
     forward: &Forward,

@@ -104,15 +104,15 @@ const SLICE_ASSIGNMENT: OpDef = OpDef {
 /// The masks of a strided slice; bit `i` of each mask applies to the `i`-th index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StridedSliceAttrs {
-    /// The slice begins at the first element, in the direction of the stride.
+    /// The indices whose slice begins at the first element of the axis, in the direction of the stride.
     pub begin_mask: i64,
-    /// The slice ends after the last element, in the direction of the stride.
+    /// The indices whose slice ends after the last element of the axis, in the direction of the stride.
     pub end_mask: i64,
-    /// The index stands for all axes that no other index covers.
+    /// The index that stands for all axes that no other index covers.
     pub ellipsis_mask: i64,
-    /// The index adds an axis of size 1 and consumes no input axis.
+    /// The indices that add an axis of size 1 and consume no input axis.
     pub new_axis_mask: i64,
-    /// The index selects one element and drops the axis.
+    /// The indices that select one element and drop the axis.
     pub shrink_axis_mask: i64,
 }
 

@@ -1,4 +1,4 @@
-//! Buckets: reductions of a device that are carried out by one exchange.
+//! Buckets of collectives: sets of reductions of one device that are carried out by one exchange.
 
 use super::conditions::{Conditions, SetId};
 use super::prune::prune;
@@ -14,13 +14,14 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The number of bytes of the first bucket of a group: the first exchange begins early, while most inputs are still
-/// being computed.
+/// The largest size in bytes of a group's first bucket; it is small so that the first exchange begins early, while most
+/// inputs are still being computed.
 const FIRST_BYTES: usize = 1 << 20;
-/// The number of bytes of further buckets. A bucket's elements are copied once, so that the copies of more bytes would
-/// take longer than another exchange.
+/// The largest size in bytes of further buckets. The elements of a bucket are copied, and copying more bytes takes
+/// longer than another exchange.
 const MAX_BYTES: usize = 4 << 20;
-/// The largest tensor in a bucket. An exchange of a larger one takes longer than its start, which a bucket would save.
+/// The largest size in bytes of a tensor in a bucket. The exchange of a larger tensor takes longer than the start of an
+/// exchange, which is the time that a bucket saves.
 const MAX_TENSOR_BYTES: usize = 1 << 20;
 
 /// A reduction that may be in a bucket.
@@ -28,7 +29,7 @@ struct Candidate {
     id: NodeId,
     class: Class,
     instance_key: i64,
-    /// The length of the longest path to the node: a measure of when its input is ready.
+    /// The number of edges on the longest path to the node, which estimates when its input is ready.
     depth: u32,
     bytes: usize,
 }
@@ -47,18 +48,19 @@ struct Class {
 /// Assigns reductions to buckets, by a [`BucketPlace`] in their attributes.
 ///
 /// Nodes are in one bucket only if they run in the same cases and after the same nodes that may wait, collectives
-/// included. So none is before another, also by way of other buckets, and a bucket whose last input is computed late
-/// holds up no node that another task waits for. They are of one device, group, element type and function, their instance
-/// keys are constants, and they are outside loops. The key and the size of the group may be fed. Nodes on GPUs are in no
-/// bucket; [`place_reductions`](super::place_reductions) orders them.
+/// included. So no node of a bucket depends on another node of it, not even through other buckets, and a bucket whose
+/// last input is computed late delays no node that another task waits for. The nodes of a bucket have one device,
+/// group, element type and function, their instance keys are constants, and they are outside loops. The key and the
+/// size of the group may be fed. Nodes on GPUs are in no bucket; [`place_reductions`](super::place_reductions) orders
+/// them.
 ///
-/// The order of the nodes is that in which their inputs become ready, by the depth in the graph, then that of their
+/// The nodes are ordered by their depth in the graph, which estimates when their inputs become ready, then by their
 /// instance keys, so that all members of a group find the same buckets whatever the names and the order of their nodes.
 /// `declared` is the graph before fed tensors were replaced, in which placeholders have shapes.
 ///
 /// # Errors
-/// `InvalidArgument` naming a node of a cycle that is not a loop, or a node of `declared` with a contradiction of shapes;
-/// the graph is unchanged.
+/// `InvalidArgument` naming a node of a cycle that is not a loop, or a node of `declared` with a contradiction of
+/// shapes; the graph is unchanged.
 pub fn assign_buckets(graph: &mut Graph, declared: &Graph) -> Result<()> {
     let nodes: Vec<NodeId> =
         graph.nodes().filter(|(_, node)| is_reduction(node) && !is_on_gpu(node)).map(|(id, _)| id).collect();
@@ -108,7 +110,7 @@ fn declared_bytes(graph: &Graph, declared: &Graph, nodes: &[NodeId]) -> Result<V
     Ok(names.map(bytes).collect())
 }
 
-/// Returns the class of a node; `None` for one with an order among collectives.
+/// Returns the class of a node; `None` if the program itself orders the node among collectives.
 fn class(node: &Node, group: Group, conditions: SetId) -> Option<Class> {
     if has_order(node) {
         return None;
@@ -123,7 +125,7 @@ fn class(node: &Node, group: Group, conditions: SetId) -> Option<Class> {
     })
 }
 
-/// Returns the candidates whose instance keys no other candidate has, in the order in which they become ready.
+/// Returns the candidates with instance keys that no other candidate has, ordered by depth, then by instance key.
 fn unique(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     let mut seen = FxHashMap::<i64, usize>::default();
     candidates.iter().for_each(|candidate| *seen.entry(candidate.instance_key).or_default() += 1);
@@ -132,7 +134,7 @@ fn unique(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     candidates
 }
 
-/// Divides candidates by their sizes.
+/// Divides candidates into buckets of limited size in bytes, without changing their order.
 fn divided(candidates: Vec<Candidate>) -> Vec<Vec<Candidate>> {
     let mut buckets: Vec<Vec<Candidate>> = vec![Vec::new()];
     let (mut filled, mut most) = (0, FIRST_BYTES);
@@ -156,7 +158,7 @@ mod tests {
     use crate::passes::lower;
     use crate::shape::PartialShape;
 
-    /// Adds a sum of `x` under an instance key.
+    /// Adds the sum of `x` over the members of a group of two devices, with the instance key `key`.
     fn sum(scope: &Scope, x: Output, key: i32) -> Output {
         let group = scope.collective_group(2, 1);
         let with = Collective { timeout_seconds: 0.0, ..group.instance(scope.constant(key)) };
@@ -242,7 +244,7 @@ mod tests {
         let branch = |first: i32| move |s: &Scope| vec![sum(s, s.neg(x), first), sum(s, s.neg(x), first + 1)];
         let joined = scope.cond(predicate, branch(1), branch(3));
         sum(&scope, x, 5);
-        // The sums in the branches are before these, which run in every case.
+        // The reductions in the branches come before the reductions 6 and 7, which run in both cases.
         sum(&scope, joined[0], 6);
         sum(&scope, scope.neg(joined[1]), 7);
         let plain = scope.cond(predicate, |s| vec![s.neg(x)], |s| vec![s.square(x)]);

@@ -1,6 +1,6 @@
-//! The conditions under which nodes run: the nodes before them that may wait, and those that decide what runs. Nodes
-//! with the same conditions can be awaited together, because they run in the same cases, and none needs the progress of
-//! another task more than the others do.
+//! The conditions under which nodes run: the nodes before them that may wait, and the Switch and loop nodes that decide
+//! whether they run. Nodes with the same conditions can be awaited together, because they run in the same cases, and
+//! none depends on the progress of another task more than the others do.
 
 use crate::attr::{AttrList, AttrValue};
 use crate::graph::{CONTROL, Graph, NodeId, Output};
@@ -10,20 +10,20 @@ use crate::topology::{Producer, Topology};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// The largest number of conditions in all different sets together. The sets of a graph may grow with the square of
-/// its size.
+/// The largest total number of conditions in all distinct sets of a graph, which may grow with the square of the
+/// graph's size.
 const MAX_CONDITIONS: usize = 1 << 20;
 
 /// A condition of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Condition {
-    /// The node, which may wait, has ended.
+    /// A node that may wait has ended.
     Waits(NodeId),
-    /// The Switch by this predicate has chosen this branch of two.
+    /// The Switch nodes with this predicate have chosen this one of their two branches.
     Chosen(Output, u32),
-    /// The output of the node, which decides what runs, is alive.
+    /// This output is alive, which decides whether the nodes after it run.
     Alive(Output),
-    /// The loop into which the node leads runs this iteration.
+    /// An iteration of the loop that this Enter node leads into is running.
     Within(NodeId),
 }
 
@@ -33,16 +33,16 @@ impl Condition {
     }
 }
 
-/// The number of a set of conditions.
+/// The number of a set of conditions; equal sets have equal numbers.
 pub(super) type SetId = u32;
 
-/// The conditions of a graph's nodes, as numbers of sets, which are equal if the sets are.
+/// The set of conditions of each node of a graph. Equal sets are stored once, under one number.
 #[derive(Debug)]
 pub(super) struct Conditions {
     sets: Vec<Arc<[Condition]>>,
     ids: FxHashMap<Arc<[Condition]>, SetId>,
     unions: FxHashMap<(SetId, SetId), SetId>,
-    /// The number of conditions in all sets.
+    /// The total number of conditions in all sets.
     total: usize,
     of_node: Vec<SetId>,
 }
@@ -51,7 +51,7 @@ impl Conditions {
     /// Finds the conditions of `nodes`, which are in topological order and include their producers. Returns `None` if
     /// there are more than [`MAX_CONDITIONS`].
     ///
-    /// Edges out of NextIteration are ignored: the Exit of a loop stands for what happens in the loop.
+    /// Edges out of NextIteration are ignored: the Exit of a loop represents the nodes in the loop.
     pub(super) fn of(graph: &Graph, topology: &Topology, nodes: &[NodeId]) -> Option<Conditions> {
         let empty: Arc<[Condition]> = Arc::from([]);
         let mut conditions = Conditions {
@@ -70,7 +70,8 @@ impl Conditions {
         Some(conditions)
     }
 
-    /// Returns the set of conditions of a node, itself included if the node waits or decides.
+    /// Returns the set of conditions under which the nodes after a node run, including the condition that the node
+    /// itself adds if it may wait or decides whether they run.
     pub(super) fn get(&self, id: NodeId) -> SetId {
         self.of_node[id.index()]
     }
@@ -117,7 +118,8 @@ impl Conditions {
         }
     }
 
-    /// Returns the conditions of a node at the end of an edge, of which the edge's branch of a Switch is one.
+    /// Returns the conditions of the source of an edge and, if the source is a Switch, the condition that the edge's
+    /// branch is chosen.
     fn of_edge(&mut self, graph: &Graph, topology: &Topology, edge: &Producer) -> SetId {
         let set = self.get(edge.node);
         let node = graph.node(edge.node);
@@ -132,8 +134,8 @@ impl Conditions {
         }
     }
 
-    /// Returns the conditions of a Merge, whose inputs have `all` together. One that joins both branches of a predicate
-    /// runs whichever has been chosen.
+    /// Returns the conditions of a Merge; `all` is the union of the conditions of its inputs. A Merge that joins both
+    /// branches of a predicate runs whichever branch has been chosen, so the predicate's choice is no condition.
     fn merged(&mut self, graph: &Graph, topology: &Topology, id: NodeId, all: SetId) -> SetId {
         let merge = Condition::Alive(Output::new(id, 0));
         let [one, other] = topology.producers(id) else { return self.with(all, merge) };
@@ -151,7 +153,8 @@ impl Conditions {
         }
     }
 
-    /// Returns the only choice that is a condition in one set and not in another.
+    /// Returns the predicate and branch of the only `Chosen` condition that is in the set `one` and not in `other`;
+    /// `None` if there are none or several.
     fn only_in(&self, one: SetId, other: SetId) -> Option<(Output, u32)> {
         let other = &self.sets[other as usize];
         let mut choices =
@@ -188,7 +191,7 @@ impl Conditions {
         union
     }
 
-    /// Returns the number of a sorted set.
+    /// Returns the number of a set, given as a sorted list; a set that is not stored yet gets a new number.
     fn intern(&mut self, set: Vec<Condition>) -> SetId {
         if let Some(known) = self.ids.get(&*set) {
             return *known;
@@ -201,7 +204,7 @@ impl Conditions {
     }
 }
 
-/// Returns whether a node runs a function, in which a node may wait.
+/// Returns whether a node calls functions, whose nodes may wait.
 fn calls_function(node: &Node) -> bool {
     let is_function =
         |value: &AttrValue| matches!(value, AttrValue::Func(_) | AttrValue::List(AttrList::Func(_)));

@@ -1,7 +1,7 @@
 //! Fusion of batch normalization. A normalization, an optional sum and the activation after it become one node. The
-//! gradient of an activation and the gradient of the normalization before it become one node, which recomputes from the
-//! normalization's inputs where the activation passes no gradient. Both fusions halve the number of times that images
-//! are read and written.
+//! gradient of an activation and the gradient of the normalization before it become one node, which recomputes the
+//! activation from the normalization's inputs to find where it passes no gradient. Both fusions halve the number of
+//! times that images are read and written.
 
 use super::ancestors::{AncestorForest, needs_all_inputs};
 use super::fusion::{FusedNode, Fusion, Fusions, apply_fusions, control_inputs_of};

@@ -1,13 +1,13 @@
-//! Numbers of collectives of one communicator, by which the members' nodes find each other.
+//! Instance numbers of the collectives of a communicator, by which the nodes of its members find each other.
 
 use crate::graph::{Graph, NodeId};
 use crate::tensor::Tensor;
 use rustc_hash::FxHashMap;
 
-/// The attribute that holds the number of a collective among those of its communicator.
+/// The name of the attribute that holds a collective's instance number among the collectives of its communicator.
 pub const INSTANCE_NUMBER: &str = "_instance_number";
 
-/// Number of nodes between a collective and its communicator's initialization that are followed.
+/// The largest number of nodes that the search from a collective to the node that initializes its communicator follows.
 const MAX_FORWARDED: usize = 64;
 
 /// The communicator that a collective uses.
@@ -15,13 +15,14 @@ const MAX_FORWARDED: usize = 64;
 enum Communicator {
     /// A communicator whose group key is a constant.
     Key(i32),
-    /// The node that creates the communicator, or passes it on.
+    /// A communicator whose group key is not a constant: the node that creates it, or the last node found that passes
+    /// it on.
     Node(NodeId),
 }
 
-/// Numbers the nodes of one device that use a communicator, in the order of their names, in which digits are compared as
-/// numbers. Each communicator has numbers of its own. Nodes of different members with one number meet, whatever the
-/// order in which they run.
+/// Sets the instance number of each node that uses a communicator, for the graph of one device. The nodes of each
+/// communicator are numbered in the order of their names, in which digits are compared as numbers. Nodes of different
+/// members meet if they have the same number, whatever the order in which they run.
 pub fn number_instances(mut graph: Graph) -> Graph {
     let mut users: FxHashMap<Communicator, Vec<NodeId>> = FxHashMap::default();
     for (id, node) in graph.nodes() {
@@ -62,12 +63,12 @@ fn communicator(graph: &Graph, id: NodeId, slot: usize) -> Communicator {
 /// A piece of a name, either text or a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Piece {
-    /// The number's digits without leading zeros, after their count.
+    /// A number without leading zeros: the count of its digits, which is compared first, and the digits.
     Number(usize, String),
     Text(String),
 }
 
-/// Returns a key by which names are sorted, with digits as numbers: `x_9` stands before `x_10`.
+/// Returns the key by which node names are sorted, with digits compared as numbers: `x_9` stands before `x_10`.
 fn name_order(name: &str) -> Vec<Piece> {
     let is_digit = |c: &char| c.is_ascii_digit();
     let mut pieces = Vec::new();

@@ -1,5 +1,5 @@
-//! The order in which a GPU starts its reductions, the same on all members of a group: a library such as NCCL matches
-//! the calls of a communicator by their order.
+//! The order in which a GPU starts its reductions. It is the same on all members of a group, because a library such as
+//! NCCL matches the calls of a communicator by their order.
 
 use super::conditions::{Conditions, SetId};
 use super::reductions::{Group, ancestors, depths, digest, has_order, is_on_gpu, is_reduction, keys};
@@ -10,26 +10,26 @@ use crate::topology::Topology;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Separates the digests of orders from those of buckets.
+/// The kind of the digests of reduction orders; the digests of buckets have another kind.
 const KIND: u64 = 1;
 
-/// A reduction on a GPU that may have a place.
+/// A reduction on a GPU that may get a place in the order of its device.
 struct Candidate {
     id: NodeId,
     group: Group,
     instance_key: i64,
-    /// The length of the longest path to the node.
+    /// The number of edges on the longest path to the node.
     depth: u32,
     conditions: SetId,
 }
 
-/// Gives the reductions on each GPU a place in an order, by a [`ReductionPlace`] in their attributes. `graph` is that of
-/// all tasks, so that its depths follow the paths between tasks.
+/// Gives the reductions on each GPU a place in an order, by a [`ReductionPlace`] in their attributes. `graph` is the
+/// graph of all tasks, so that depths count paths that lead through several tasks.
 ///
-/// The order is by the depth in the graph, then by the instance key: both are the same on all members, whatever the names
-/// and the order of their nodes, and a node has a greater depth than all nodes before it, so the order closes no cycle.
-/// A node has a place only if it runs in every case, outside loops, and if all that may wait before the node before it in
-/// the order is also before the node itself. So a place makes no node wait for something new, except for reductions.
+/// The order is by the depth in the graph, then by the instance key: both are the same on all members, whatever the
+/// names and the order of their nodes. A node is deeper than all nodes that it depends on, so the order closes no
+/// cycle. A node gets a place only if it runs in every case, outside loops, and if each node that may wait before the
+/// previous node of the order also comes before this node. So a place makes a node wait only for other reductions.
 /// Nodes without a place are reduced through host memory.
 ///
 /// # Errors
@@ -49,8 +49,8 @@ pub fn place_reductions(graph: &mut Graph) -> Result<()> {
     Ok(())
 }
 
-/// Returns the graph of one device with control edges between its reductions, from each to the next in their order; `None`
-/// if fewer than two have places. Edges that the graph has already are not added again.
+/// Returns the graph of one device with a control edge from each placed reduction to the next in the order; `None` if
+/// fewer than two reductions have places. Control edges that the graph already has are not added again.
 pub fn connect_reductions(graph: &Graph) -> Option<Graph> {
     let placed = graph.nodes().filter_map(|(id, node)| Some((ReductionPlace::of(node)?.position, id)));
     let mut placed: Vec<(usize, NodeId)> = placed.collect();
@@ -68,7 +68,7 @@ pub fn connect_reductions(graph: &Graph) -> Option<Graph> {
     Some(graph)
 }
 
-/// Returns the candidates of each device in their order.
+/// Returns the reductions that get places, by device and in order.
 fn by_device(graph: &Graph, nodes: &[NodeId]) -> Result<BTreeMap<Arc<str>, Vec<Candidate>>> {
     let topology = Topology::new(graph);
     let order = ancestors(graph, &topology, nodes)?;
@@ -97,7 +97,7 @@ fn by_device(graph: &Graph, nodes: &[NodeId]) -> Result<BTreeMap<Arc<str>, Vec<C
     Ok(devices)
 }
 
-/// Writes the places of a device's candidates into their attributes.
+/// Writes the places of a device's reductions into their attributes.
 fn note_places(graph: &mut Graph, candidates: &[Candidate]) {
     let mut groups: BTreeMap<Group, Vec<(usize, &Candidate)>> = BTreeMap::new();
     for (position, candidate) in candidates.iter().enumerate() {
@@ -109,7 +109,8 @@ fn note_places(graph: &mut Graph, candidates: &[Candidate]) {
         keys.sort_unstable();
         keys.dedup();
         if keys.len() < count {
-            // Two nodes of the device have one instance key, which is an error when they run at once.
+            // Two reductions of a group on one device must not run at once with the same instance key, so the group
+            // gets no places.
             continue;
         }
         for (index, (position, candidate)) in members.into_iter().enumerate() {
@@ -249,7 +250,7 @@ mod tests {
         let after_queue = scope.add(scope.ensure_shape(taken, PartialShape::scalar()), x);
         sum(&scope, after_queue, 1);
         let deep = (0..8).fold(x, |x, _| scope.neg(x));
-        // In the order, this sum would come after the first one, and wait for the queue.
+        // The reduction 2 would come after the reduction 1 in the order, and so wait for the queue.
         sum(&scope, deep, 2);
         sum(&scope, scope.neg(after_queue), 3);
         assert_eq!(ordered(&placed(&scope)?, GPU), [1, 3]);

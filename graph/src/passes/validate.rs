@@ -4,8 +4,8 @@ use crate::error::{Code, Error, Result};
 use crate::graph::{CONTROL, Graph};
 use crate::topology::Topology;
 
-/// Checks that node names are unique and find their nodes, that inputs are complete, in order and of the right types,
-/// that attributes are present and allowed, and that each cycle contains a NextIteration.
+/// Checks that node names are unique and that each name is mapped to its node, that inputs are complete, in order and
+/// of the right types, that attributes are present and allowed, and that each cycle contains a NextIteration.
 ///
 /// # Errors
 /// The first violation, with the node's name.

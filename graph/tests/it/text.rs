@@ -212,10 +212,10 @@ fn random_graphs_print_and_parse() -> Result<()> {
     Ok(())
 }
 
-/// Bytes that have a meaning in the format, and half a UTF-8 character.
+/// Bytes that have a meaning in the text format, and the first byte of a two-byte UTF-8 character.
 const DAMAGE: &[u8] = b"\"\\[](){}<>=,.:^@$%#x n\n\xc3";
 
-/// A damaged text either parses to a graph that prints and parses again, or is refused with an error.
+/// A text with random damage either parses to a graph that prints and parses again, or is refused with an error.
 #[test]
 fn damaged_texts_parse_or_are_refused() -> Result<()> {
     let mut random = SplitMix64(77);

@@ -1,5 +1,6 @@
-//! Gradients of collectives. Each is a collective of the same group, in which all members take part, with a key that
-//! follows from that of the forward instance. Its node is on the device of the forward node, because devices are members.
+//! Gradients of collectives. Each gradient is a collective of the same group, in which all members take part; its
+//! instance key is derived from the instance key of the forward collective. The node of the gradient is on the device
+//! of the forward node, because the members of a group are devices.
 
 use crate::attr::AttrValue;
 use crate::builder::{Call, Forward, Scope};
@@ -12,15 +13,16 @@ use crate::ops::shape::first_only;
 
 type Gradients = Result<Vec<Option<Output>>>;
 
-/// The number that is added to an instance key for the instance of its first gradient; sums wrap around.
+/// The offset from an instance key to the instance key of the collective's first gradient; additions wrap around.
 const GRADIENT: i32 = 0x3c6e_f372;
-/// The number that is added for each further gradient of the same forward node.
+/// The offset from the instance key of one gradient of a forward node to that of the next gradient.
 const NEXT_GRADIENT: i32 = 0x1b87_3593;
 
-/// The attribute by which a gradient's node names the forward node.
+/// The attribute by which the node of a gradient names its forward node.
 const GRADIENT_OF: &str = "_gradient_of";
 
-/// Returns the gradient of a reduction: the members' gradients are summed, and divided if the forward sum is.
+/// Returns the gradient of a reduction: the sum of the members' gradients, divided by their number if the forward op
+/// divides its sum.
 pub(super) fn of_reduce(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
     check_sum(forward, "merge_op")?;
     let instance = Instance::of(scope, forward)?;
@@ -28,8 +30,8 @@ pub(super) fn of_reduce(scope: &Scope, forward: &Forward, gradients: &[Option<Ou
     Ok(instance.only_first(sum))
 }
 
-/// Returns the gradient of a reduce-scatter: the members' gradients are concatenated. They are gathered as `float` if the
-/// type is `bfloat16`, which is not gathered.
+/// Returns the gradient of a reduce-scatter: the members' gradients, concatenated. Gradients of type `bfloat16` are
+/// gathered as `float`, because gathers do not support `bfloat16`.
 pub(super) fn of_reduce_scatter(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
     check_sum(forward, "merge_op")?;
     let instance = Instance::of(scope, forward)?;
@@ -70,7 +72,7 @@ pub(super) fn of_reduce_v3(scope: &Scope, forward: &Forward, gradients: &[Option
     within_subgroups(scope, forward, gradients)
 }
 
-/// Returns the gradient of an op of a communicator that is its own gradient.
+/// Returns the gradient of an op of a communicator whose gradient is computed by the same op, in the same subgroups.
 pub(super) fn within_subgroups(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
     let beside = scope.colocate_with(forward.id);
     let mut call = beside.op(forward.node.op.name()).input(arrived(forward, gradients)?);
@@ -93,7 +95,8 @@ fn check_sum(forward: &Forward, attr: &str) -> Result<()> {
     Err(Error::NoGradient { node: forward.node.name.to_string(), op })
 }
 
-/// The instance of a gradient: its keys, outputs of type `int32`.
+/// The collective that computes a gradient: its group size, group key and instance key, which are outputs of type
+/// `int32`.
 struct Instance<'a> {
     forward: &'a Forward,
     /// The scope of the gradient's nodes.
@@ -105,7 +108,7 @@ struct Instance<'a> {
 
 impl<'a> Instance<'a> {
     /// Returns the instance of the next gradient of a forward node. Members with the same forward instance get the same
-    /// keys, if they build as many gradients of it.
+    /// keys, if they build equally many gradients of it.
     fn of(scope: &Scope, forward: &'a Forward) -> Result<Instance<'a>> {
         let scope = scope.colocate_with(forward.id);
         let added = GRADIENT.wrapping_add(NEXT_GRADIENT.wrapping_mul(gradients_before(&scope, forward)));
@@ -124,7 +127,7 @@ impl<'a> Instance<'a> {
         Ok(Instance { forward, scope, group_size, group_key, instance_key })
     }
 
-    /// Starts the gradient's node, an op with keys as inputs.
+    /// Starts the gradient's node, of an op that takes its keys as inputs.
     fn call<'s>(&'s self, op: &'s str, x: Output) -> Result<Call<'s>> {
         let call = self.scope.op(op).input(x).input(self.group_size).input(self.group_key);
         let call = call.input(self.instance_key).input(Vec::new());
@@ -134,25 +137,25 @@ impl<'a> Instance<'a> {
         Ok(call.attr(GRADIENT_OF, &*self.forward.node.name))
     }
 
-    /// Adds the sum of all members' tensors, divided by their number if `final_op` is `Div`.
+    /// Adds the sum of the tensors of all members, divided by the number of members if `final_op` is `Div`.
     fn sum(&self, x: Output, final_op: &str) -> Result<Output> {
         let call = self.call("CollectiveReduceV2", x)?;
         Ok(call.attr("merge_op", "Add").attr("final_op", final_op).output())
     }
 
-    /// Returns the gradients of the inputs, of which the first has one.
+    /// Returns the gradients of the node's inputs: `gradient` for the first input, `None` for all others.
     fn only_first(&self, gradient: Output) -> Vec<Option<Output>> {
         first_only(self.forward, Some(gradient))
     }
 }
 
-/// Returns an attribute that is a key.
+/// Returns the value of an integer attribute, which must fit `int32`.
 fn key(forward: &Forward, name: &str) -> Result<i32> {
     let value = forward.attr::<i64>(name)?;
     i32::try_from(value).map_err(|_| Error::invalid(format!("{name} is {value}, not an int32")))
 }
 
-/// Returns the number of gradients that the graph has of a forward node.
+/// Returns the number of gradients of a forward node that the graph already has.
 fn gradients_before(scope: &Scope, forward: &Forward) -> i32 {
     let name = AttrValue::from(&*forward.node.name);
     let is_gradient = |node: &Node| node.attrs.get(GRADIENT_OF) == Some(&name);

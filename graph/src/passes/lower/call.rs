@@ -67,8 +67,9 @@ impl Draft<'_> {
                     self.inputs[to.index()].push(output);
                 }
             }
-            // A branch or a loop would run in a dead iteration, and start further ones, if its condition read only loop
-            // constants, which are alive in every iteration.
+            // A branch or a loop whose condition reads only loop constants needs the entry node as a control input:
+            // loop constants are alive in every iteration, so it would otherwise run in a dead iteration and start
+            // further iterations.
             if !has_inner || self.choice.of(&self.nodes[to.index()]).is_some() {
                 self.controls[to.index()].extend(entry);
             }
@@ -117,10 +118,10 @@ impl Draft<'_> {
         Ok(body)
     }
 
-    /// Returns the node that becomes a control input of all nodes of the body without inputs and of all that will be
-    /// lowered, or `None` if no such node is needed. The returned node runs after the control inputs of the call. If the call has none and the graph has
-    /// Switch or Enter nodes, the returned node runs after the arguments, so that the whole body is dead when the
-    /// arguments are dead and runs once per iteration.
+    /// Returns the node that becomes a control input of the body's nodes that have no inputs or will be lowered; `None`
+    /// if no such node is needed. The returned node runs after the control inputs of the call. If the call has none and
+    /// the graph has Switch or Enter nodes, the returned node runs after the arguments, so that the whole body is dead
+    /// when the arguments are dead and runs once per iteration.
     fn entry(&mut self, id: NodeId, args: &[Output], body: &Body) -> Result<Option<NodeId>> {
         let mut waits = self.controls[id.index()].clone();
         let steers = |role| matches!(role, Role::Switch | Role::Enter);
@@ -145,13 +146,13 @@ impl Draft<'_> {
         }
     }
 
-    /// Returns the nodes after which all values are there, as control inputs of node `id`.
+    /// Returns the nodes that have run when all values are available, for use as control inputs of the node `id`.
     pub(super) fn producers_of(&mut self, id: NodeId, values: &[Output]) -> Result<Vec<NodeId>> {
         let mut waits = Vec::with_capacity(values.len());
         for value in values {
-            // An Identity waits for a value alone. The value may be an output of another call: it may be fed, and the
-            // side effects of that call are not awaited. Or it is an output of a Switch, of whose outputs one is dead,
-            // while a control edge from the Switch itself is alive.
+            // An Identity waits for a value alone, which is needed in two cases. The value may be an output of another
+            // call: a control edge from the call would wait for its side effects, although the value may be fed. Or the
+            // value may be an output of a Switch: a control edge from the Switch is alive even if that output is dead.
             let is_switch = self.nodes[value.node.index()].op.role() == Role::Switch;
             waits.push(if is_switch || self.is_call(value.node) {
                 let attrs = [("T", self.type_of(*value)?.dtype.into())];
@@ -165,8 +166,9 @@ impl Draft<'_> {
         Ok(waits)
     }
 
-    /// Returns the control inputs of a branch or a loop that is lowered. If there are none and the node may be in a loop or
-    /// a branch, these are its producers, so that it is dead where one of its inputs is.
+    /// Returns the control inputs of a branch or a loop that is lowered. If it has none and the graph has Switch or
+    /// Enter nodes, returns the producers of its inputs, so that the branch or loop is dead if one of its inputs is
+    /// dead.
     pub(super) fn controls_of_lowered(&mut self, id: NodeId) -> Result<Vec<NodeId>> {
         let controls = self.controls[id.index()].clone();
         if !controls.is_empty() || !self.began_with_flow || self.within[id.index()].is_some() {

@@ -1,5 +1,5 @@
-//! Symbolic sizes of axes: names for unknown sizes, by which two sizes can be proved equal, such as the batch size
-//! throughout a model, or the number of rows after equal windows.
+//! Symbolic sizes of axes: names for unknown sizes, by which two sizes can be proved equal. Examples are the batch size
+//! throughout a model, and the numbers of rows after equal windows.
 
 use super::classes::ShapeClasses;
 use crate::graph::{NodeId, Output};
