@@ -54,14 +54,15 @@ fn batch_function(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// One caller's part of a batch.
+/// The work of one call in a batch: the inputs of its node, and the receiver of its results.
 pub(crate) struct Call {
     inputs: SmallVec<[Value; 4]>,
     captured: SmallVec<[Value; 4]>,
     answer: Arc<Answer>,
 }
 
-/// The answer to a caller, given once: with its results, or when its step is cancelled.
+/// The completion callback of one call in a batch. It is called once: with the call's results, or when its step is
+/// cancelled.
 struct Answer(Mutex<Option<Done>>);
 
 impl Answer {
@@ -75,7 +76,7 @@ impl Answer {
         });
         match registered {
             Ok(registration) => {
-                // The registration ends with the answer. A cancellation meanwhile waits for the lock.
+                // The callback is extended to remove the registration. A concurrent cancellation waits for the lock.
                 let mut held = answer.0.lock();
                 if let Some(done) = held.take() {
                     *held = Some(Box::new(move |result| {
@@ -145,7 +146,7 @@ fn row_count(ctx: &AsyncContext, count: usize) -> Result<usize> {
     Ok(rows.unwrap_or(0))
 }
 
-/// Calls the function with the rows of all tasks, and gives each task its rows of the results.
+/// Calls the function once with the rows of all tasks of a batch, and completes each task with its rows of the results.
 fn run_batch(
     function: &Arc<dyn Function>,
     limits: &BatchLimits,
@@ -164,7 +165,7 @@ fn run_batch(
             return finished();
         }
     };
-    // The call belongs to several steps, so it is a step of its own, which no step cancels.
+    // The function call serves several steps, so it has a step of its own, which none of these steps can cancel.
     let step = Arc::new(Step::new(0, Arc::new(LocalRendezvous::new()), Arc::default()));
     let total = arguments.1;
     let done: Done = Box::new(move |results| {
@@ -214,7 +215,7 @@ fn joined_arguments(
     Ok((arguments, if padded > rows && rows > 0 { padded } else { rows }))
 }
 
-/// Returns the rows of the results for each task. `total`: the number of rows of the arguments.
+/// Returns the rows of the results for each task; `total` is the number of rows of the arguments.
 fn split_results(
     tasks: &[BatchTask<Call>],
     results: SmallVec<[Value; 4]>,

@@ -242,7 +242,8 @@ fn refuse_negative(ctx: &KernelContext<'_>) -> Result<()> {
     refuse(ctx, has_negative, || Error::invalid("Integers to negative integer powers are not allowed"))
 }
 
-/// Returns `error()` if input 1 is `bad`, unless input 0 is empty: then nothing is computed.
+/// Returns the error `error()` if `bad` is true for input 1. An empty input 0 is never an error, because nothing is
+/// computed.
 fn refuse(ctx: &KernelContext<'_>, bad: fn(&Tensor) -> Result<bool>, error: fn() -> Error) -> Result<()> {
     if ctx.input(0)?.num_elements() > 0 && bad(ctx.input(1)?)? {
         return Err(error());

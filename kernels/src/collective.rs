@@ -94,7 +94,7 @@ enum Form {
     /// The input's shape with its first dimension multiplied by the group's size.
     Multiplied,
     Given(Shape),
-    /// The elements of this input.
+    /// The shape that the elements of the input with this index describe.
     Input(usize),
 }
 
@@ -170,7 +170,7 @@ fn scalar(ctx: &AsyncContext, i: usize, name: &str) -> Result<i32> {
     }
 }
 
-/// Returns a group's number of members.
+/// Returns the size of a group as `u32`, after checking that it is positive.
 fn group_size(size: i32) -> Result<u32> {
     let members = u32::try_from(size).ok().filter(|&members| members > 0);
     members.ok_or_else(|| Error::invalid(format!("group_size must be positive integer but got {size}")))
@@ -207,7 +207,7 @@ fn kernel(init: &KernelInit<'_>, operation: Operation, keys: KeySource, form: Fo
     })
 }
 
-/// Passes a request to the step's collectives.
+/// Passes a request to the collectives of the step; `finish` gets the member's output or the error.
 fn start(step: &Step, request: Request, finish: impl FnOnce(Result<Value>) + Send + 'static) {
     match &step.collectives {
         None => finish(Err(Error::unimplemented("collectives run in sessions of a server"))),

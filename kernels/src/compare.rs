@@ -109,7 +109,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// Makes the kernel of `Equal`, or of `NotEqual` if not `equal`. If the shapes do not broadcast and the attribute
-/// `incompatible_shape_error` is false, the tensors are unequal as wholes.
+/// `incompatible_shape_error` is false, the tensors count as unequal, and the output is a scalar.
 fn equality(init: &KernelInit<'_>, equal: bool) -> Result<Kernel> {
     let must_fit = init.attr::<bool>("incompatible_shape_error")?;
     let dtype = match init.input_type(0) {

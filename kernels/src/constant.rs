@@ -40,7 +40,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
                 invalid!("shape must be a vector of int32, got shape {}", sizes.shape());
             }
             let shape = Shape::from_i64(&sizes.to_i64s()?)?;
-            // Without `init`, any values are valid: zeros reveal nothing.
+            // Without the attribute `init` the elements may have any values. Zeros do not expose the former contents of
+            // the memory.
             ctx.set_output(0, Tensor::zeros(dtype, shape)?);
             Ok(())
         })

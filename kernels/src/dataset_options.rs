@@ -1,5 +1,5 @@
 //! Kernels of datasets that set options of the input pipeline. Only the option for the order of parallel results has an
-//! effect; the elements are the elements of the input.
+//! effect; the elements are those of the input dataset.
 
 use crate::objects::dataset::argument::{dataset, dataset_kernel};
 use crate::objects::dataset::{message, transform};

@@ -75,7 +75,8 @@ fn watch(
     observe: impl Fn(Option<&Tensor>) -> Result<Observation> + Send + Sync + 'static,
 ) -> Result<Kernel> {
     let target = DumpTarget::of_node(init, op)?;
-    // A gate closes URLs that are no files; with no other URL, the op does nothing.
+    // The attribute `gated_grpc` disables URLs that are not files. If the node has no URL at all, the op then does
+    // nothing.
     let is_gated = init.attr::<bool>("gated_grpc")? && target.is_empty();
     let (dtype, output_dtype) = (init.input_type(0), init.output_type(0));
     blocking(move |ctx: &mut AsyncContext| {

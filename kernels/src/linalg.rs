@@ -302,7 +302,8 @@ fn joined_eig(ctx: &mut KernelContext<'_>) -> Result<()> {
     set_matrices(ctx, 0, dtype, batch.shape(&[batch.rows + 1, batch.rows])?, &all)
 }
 
-/// `CholeskyGrad`: outputs the gradient by a symmetric matrix, from its Cholesky factor and the gradient by that factor.
+/// `CholeskyGrad`: outputs the gradient with respect to a symmetric matrix, from the matrix's Cholesky factor and the
+/// gradient with respect to that factor.
 fn cholesky_gradient(ctx: &mut KernelContext<'_>) -> Result<()> {
     if ctx.shape(0)? != ctx.shape(1)? {
         invalid!("Inputs must be of the same shape, got {} and {}", ctx.shape(0)?, ctx.shape(1)?);
@@ -318,7 +319,7 @@ fn cholesky_gradient(ctx: &mut KernelContext<'_>) -> Result<()> {
             Matrix::new(n, n, values.collect())
         };
         let (l, by_l) = (lower(factor), lower(gradient));
-        // The lower triangle of lᵀ by_l, with half of the diagonal.
+        // The matrix `inner` is the lower triangle of `lᵀ by_l`, with half of the diagonal.
         let mut inner = Matrix::new(n, n, vec![0.0; n * n]);
         for i in 0..n {
             for j in 0..=i {
@@ -326,7 +327,7 @@ fn cholesky_gradient(ctx: &mut KernelContext<'_>) -> Result<()> {
                 inner.put(i, j, if i == j { 0.5 * sum } else { sum });
             }
         }
-        // l⁻ᵀ inner l⁻¹
+        // The result is the symmetric part of `l⁻ᵀ inner l⁻¹`.
         let upper = l.adjoint();
         let left = decompose::triangular_solve(&upper, &inner, false, false);
         let whole = decompose::triangular_solve(&upper, &left.adjoint(), false, false).adjoint();

@@ -23,7 +23,7 @@ const TYPES: &[DType] = &[
 
 const BYTES: &[DType] = &[Int8, UInt8];
 
-/// The types of the products of BatchMatMulV3 whose factors are converted to the type of the output.
+/// The dtypes of BatchMatMulV3 for which factors of 8-bit integers are converted to the dtype of the output.
 const SMALL_FACTORS: [&[(&str, &[DType])]; 3] = [
     &[("Ta", BYTES), ("Tb", BYTES), ("Tout", &[Int32])],
     &[("Ta", BYTES), ("Tb", &[BFloat16]), ("Tout", &[BFloat16])],
@@ -66,7 +66,7 @@ fn mixed(init: &KernelInit<'_>) -> Result<Kernel> {
     make(init, [init.attr("adj_x")?, init.attr("adj_y")?], broadcast_batches)
 }
 
-/// Returns a factor in the type of the product, which is that of the factor unless the factor has integers of 8 bits.
+/// Returns a factor converted to `dtype`, the dtype of the product. Only factors of 8-bit integers have another dtype.
 fn with_type(factor: &Tensor, dtype: DType) -> Result<Tensor> {
     if factor.dtype() == dtype {
         return Ok(factor.clone());

@@ -36,7 +36,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// indexed by [`Operand`].
 type Tap = [usize; 2];
 
-/// An input of the dilation; both have gradients.
+/// An input of a dilation, with respect to which a gradient can be computed.
 #[derive(Clone, Copy)]
 enum Operand {
     Image = 0,

@@ -1,4 +1,4 @@
-//! Kernels that sample images at other places: projective transformations, and glimpses around points.
+//! Kernels that resample images: projective transformations, and glimpses around points.
 
 use crate::numeric::philox::{Philox, PhiloxWords, entropy};
 use crate::numeric::threads::{Cost, chunk_size, for_chunks};
@@ -39,7 +39,7 @@ macro_rules! short_pixels {
 }
 short_pixels!(f16, bf16);
 
-/// The pixels that stand in for pixels outside of an image.
+/// The source of the values of pixels outside of an image.
 #[derive(Clone, Copy, Debug)]
 enum FillMode {
     Constant,
@@ -74,7 +74,7 @@ impl FillMode {
     }
 }
 
-/// The sampling of one op: the attributes of its node.
+/// The attributes of a node that resamples images.
 #[derive(Clone, Copy, Debug)]
 struct Sampling {
     is_bilinear: bool,
@@ -96,7 +96,7 @@ impl<T: Pixel> Image<'_, T> {
         if !is_inside {
             return self.fill;
         }
-        // The sizes may have been rounded up.
+        // The sizes may have been rounded up by the conversion to `f32`, so `row` or `column` may be out of range.
         let (row, column) = ((row as usize).min(rows - 1), (column as usize).min(columns - 1));
         self.pixels[(row * columns + column) * channels + channel].single()
     }
@@ -118,7 +118,7 @@ impl<T: Pixel> Image<'_, T> {
 }
 
 /// Makes the kernel that sets each pixel of the result to the pixel of the image to which a projective transformation
-/// maps its place.
+/// maps its position.
 fn transform(init: &KernelInit<'_>) -> Result<Kernel> {
     let interpolation = init.attr::<String>("interpolation")?.to_ascii_uppercase();
     let is_bilinear = match &*interpolation {
@@ -205,7 +205,7 @@ fn transformed<T: Pixel>(ctx: &mut KernelContext<'_>, sampling: Sampling) -> Res
     Ok(())
 }
 
-/// The pixels of a glimpse that are outside of the image.
+/// The values of a glimpse's pixels that are outside of the image.
 #[derive(Clone, Copy, Debug)]
 enum Noise {
     /// Uniform numbers between the least and the greatest value of the images.
@@ -215,8 +215,8 @@ enum Noise {
     Zero,
 }
 
-/// Makes the kernel that cuts a window out of each image. `is_second`: whether windows at pixel offsets start there,
-/// instead of being centred there.
+/// Makes the kernel that cuts a window out of each image. In the first version of the op an offset is the centre of the
+/// window. In the second (`is_second`) an offset in pixels is the window's first row or column.
 fn glimpse(init: &KernelInit<'_>, is_second: bool) -> Result<Kernel> {
     let (is_centered, is_normalized) = (init.attr::<bool>("centered")?, init.attr::<bool>("normalized")?);
     let (is_uniform, noise) = (init.attr::<bool>("uniform_noise")?, init.attr::<String>("noise")?);

@@ -41,7 +41,7 @@ fn operand(ctx: &KernelContext<'_>, at: usize, name: &str, dims: &[usize]) -> Re
     to_wide(input)
 }
 
-/// Returns the sizes of input `at`, which must have the rank of the result.
+/// Returns the sizes of input `at`, which must have rank `N`; `name` is the input's name in messages.
 fn sizes<const N: usize>(ctx: &KernelContext<'_>, at: usize, name: &str) -> Result<[usize; N]> {
     let shape = ctx.input(at)?.shape();
     match <[usize; N]>::try_from(shape.dims()) {
@@ -50,7 +50,7 @@ fn sizes<const N: usize>(ctx: &KernelContext<'_>, at: usize, name: &str) -> Resu
     }
 }
 
-/// Returns the product of four times a number, if it is small enough for a tensor.
+/// Returns the size of a cell times a factor; an error if the product overflows.
 fn times(count: usize, factor: usize) -> Result<usize> {
     match count.checked_mul(factor) {
         Some(product) => Ok(product),
@@ -58,7 +58,7 @@ fn times(count: usize, factor: usize) -> Result<usize> {
     }
 }
 
-/// A row-major matrix with all of its rows.
+/// Returns a view of a row-major matrix without gaps between its rows.
 fn matrix(values: &[f32], rows: usize, columns: usize) -> Matrix<'_, f32> {
     Matrix::new(values, rows, columns, columns)
 }

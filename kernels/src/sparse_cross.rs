@@ -250,7 +250,7 @@ fn bucket(hashes: impl Iterator<Item = u64>, buckets: u64) -> i64 {
     (hashes.reduce(join_fingerprints).unwrap_or(0) % buckets) as i64
 }
 
-/// Returns the number of buckets; 0 stands for the most.
+/// Returns the number of hash buckets; 0 requests the largest possible number.
 fn bucket_count(buckets: i64) -> u64 {
     match u64::try_from(buckets) {
         Ok(buckets) if buckets > 0 => buckets,
@@ -299,7 +299,7 @@ pub(crate) fn ragged_cross(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// The numbers of the inputs of RaggedCross.
+/// The number of inputs of RaggedCross of each kind.
 struct RaggedInputs {
     ragged: usize,
     splits: usize,
@@ -309,7 +309,8 @@ struct RaggedInputs {
 }
 
 impl RaggedInputs {
-    /// Returns the columns in the given order, which has a letter for each: `R`, `S` or `D`.
+    /// Returns the columns in the order of `order`, which has one letter per column: `R` (ragged), `S` (sparse) or `D`
+    /// (dense).
     fn columns<'a>(&self, ctx: &'a KernelContext<'_>, order: &str) -> Result<Vec<Column<'a>>> {
         if self.ragged != self.splits {
             invalid!("ragged values and splits must have the same length");

@@ -137,7 +137,7 @@ fn polygamma(n: f64, x: f64) -> f64 {
     sign * libm::tgamma(n + 1.0) * zeta(n + 1.0, x)
 }
 
-/// The most terms of the series and of the continued fraction; both converge with fewer.
+/// The largest number of terms of the series and of the continued fraction; both converge earlier.
 const TERMS: usize = 2000;
 
 /// Sets output 0 to a function of three inputs, element by element. The inputs have one shape, except scalars, which are

@@ -112,8 +112,8 @@ fn data_formats(init: &KernelInit<'_>) -> Result<(String, String)> {
     Ok((init.attr("src_format")?, init.attr("dst_format")?))
 }
 
-/// Returns the place in `to` of each character of `from`; the error names both formats unless they have the same
-/// characters, each once.
+/// Returns the position in the format `to` of each character of the format `from`; an error if the formats do not
+/// consist of the same characters, each once.
 fn permutation(from: &str, to: &str) -> Result<Vec<usize>> {
     let (from_axes, to_axes) = (from.as_bytes(), to.as_bytes());
     let place = |axis: &u8| match to_axes.iter().filter(|other| *other == axis).count() {
@@ -127,8 +127,8 @@ fn permutation(from: &str, to: &str) -> Result<Vec<usize>> {
     }
 }
 
-/// Returns the values for the axes of `from`, in the order of the axes of `to`. Two values less are those of the spatial
-/// axes alone. A matrix has two values for each axis.
+/// Returns values for the axes of the format `from`, reordered to the axes of the format `to`. A vector has one value
+/// for each axis, a matrix two. If there are values for two axes less, they are those of the spatial axes.
 fn permuted(values: &Tensor, from: &str, to: &str) -> Result<Tensor> {
     let (shape, axes) = (values.shape(), from.len());
     let count = match shape.dims() {

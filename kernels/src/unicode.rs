@@ -56,8 +56,8 @@ impl Policy {
         Ok(Policy { on_error, replacement: code, includes_controls })
     }
 
-    /// Returns the policy for a unit in the ops that output code points. The mode `strict` of these ops permits control
-    /// characters, and replaces them if they are to be replaced.
+    /// Returns the policy for a unit of the input, in ops that output code points. In the mode `strict`, these ops fail
+    /// only for malformed input; control characters are kept, or replaced if the node requests that.
     fn for_controls(self, unit: Unit) -> Policy {
         match self.on_error {
             OnError::Fail if !unit.is_malformed => Policy { on_error: OnError::Replace, ..self },
@@ -197,7 +197,8 @@ fn scripts(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Appends a code point to text in UTF-16. A surrogate is one unit, and a pair of them that meets is a character.
+/// Appends a code point to text in UTF-16. A surrogate is appended as one unit; two adjacent surrogates that form a
+/// pair become one character.
 fn push(text: &mut Vec<u16>, code: u32) {
     match char::from_u32(code) {
         Some(c) => text.extend_from_slice(c.encode_utf16(&mut [0; 2])),

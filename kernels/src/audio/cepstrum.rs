@@ -3,10 +3,10 @@
 
 use std::f64::consts::PI;
 
-/// The least energy of a band, before the logarithm.
+/// The lower limit of a band's energy, which is applied before the logarithm is taken.
 const FLOOR: f64 = 1e-12;
 
-/// The share of a frequency in two adjacent bands.
+/// The division of a frequency's magnitude between two adjacent bands.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     /// The lower of the two bands; `None` below the first band.
@@ -17,7 +17,7 @@ struct Share {
 
 /// The transform from a spectrum to its coefficients.
 pub(super) struct Cepstrum {
-    /// The first frequency that is used, and the shares of it and the following.
+    /// The index of the first frequency that is used; `shares` begins with the shares of this frequency.
     first: usize,
     shares: Vec<Share>,
     bands: usize,
@@ -97,7 +97,7 @@ impl Cepstrum {
                 *energy += magnitude - lower;
             }
         }
-        // The comparison keeps NaN.
+        // Unlike `f64::max`, this comparison keeps NaN.
         energies.iter_mut().for_each(|energy| *energy = if *energy < FLOOR { FLOOR } else { *energy }.ln());
         for (out, row) in out.iter_mut().zip(&self.cosines) {
             *out = row.iter().zip(&energies).map(|(cosine, energy)| cosine * energy).sum::<f64>() as f32;

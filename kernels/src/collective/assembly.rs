@@ -1,4 +1,4 @@
-//! Calls to the assembly of a job whose workers come and go.
+//! Kernels that call the assembly of a job, by which the leader of a job with a varying number of workers forms epochs.
 
 use super::{reply, scalar};
 use device::collective::{AssemblyCall, AssemblyPurpose};
@@ -7,7 +7,7 @@ use device::{Error, Result};
 use graph::Bool8;
 use std::time::Duration;
 
-/// Creates the kernel that calls its job's assembly.
+/// Makes a kernel that passes the result of `call` to the assembly of its job, and outputs the assembly's answer.
 pub(super) fn kernel(call: fn(&AsyncContext) -> Result<AssemblyCall>) -> Result<Kernel> {
     Kernel::asynchronous(move |ctx| {
         let call = match call(&ctx) {
@@ -22,7 +22,7 @@ pub(super) fn kernel(call: fn(&AsyncContext) -> Result<AssemblyCall>) -> Result<
     })
 }
 
-/// Returns the call of _CollectiveAssemble.
+/// Returns the assembly call of a `_CollectiveAssemble` node, by which a worker joins the next epoch.
 pub(super) fn join(ctx: &AsyncContext) -> Result<AssemblyCall> {
     let (worker, least, most) = (count(ctx, 1, "worker")?, count(ctx, 2, "least")?, count(ctx, 3, "most")?);
     if !(1..=most).contains(&least) || worker >= most {
@@ -32,19 +32,20 @@ pub(super) fn join(ctx: &AsyncContext) -> Result<AssemblyCall> {
     call(ctx, worker, 5, AssemblyPurpose::Join { least, most, has_values }, 6)
 }
 
-/// Returns the call of _CollectiveWatch.
+/// Returns the assembly call of a `_CollectiveWatch` node, by which a worker waits for a change of its epoch.
 pub(super) fn watch(ctx: &AsyncContext) -> Result<AssemblyCall> {
     let known = ctx.input(3)?.item::<i64>()?;
     call(ctx, count(ctx, 1, "worker")?, 2, AssemblyPurpose::Watch { known }, 4)
 }
 
-/// Returns the call of _CollectiveFinish.
+/// Returns the assembly call of a `_CollectiveFinish` node, by which a worker ends its training.
 pub(super) fn finish(ctx: &AsyncContext) -> Result<AssemblyCall> {
     let step = ctx.input(3)?.item::<i64>()?;
     call(ctx, count(ctx, 1, "worker")?, 2, AssemblyPurpose::Finish { step }, 4)
 }
 
-/// Returns a call of which input 0 is the job key, and the given inputs are the epoch and the patience.
+/// Returns an assembly call for the job whose key is input 0. `epoch` and `patience` are the indices of the inputs that
+/// hold the epoch and the time limit in seconds.
 fn call(
     ctx: &AsyncContext,
     worker: u32,

@@ -1,4 +1,4 @@
-//! The combination of several members' elements.
+//! Element-wise combination of the tensors of several members of a group.
 
 use crate::numeric::non_temporal::{self, prefetch, should_bypass_caches, store_fence};
 use crate::numeric::scalar::{Arithmetic, Number, Semiring as _};
@@ -8,14 +8,15 @@ use device::{Error, Result};
 use graph::{DType, Element};
 use half::{bf16, f16};
 
-/// Number of elements that are combined at a time: few, so that the prefetches of the next ones are spread evenly.
+/// The number of elements that are combined at a time; it is small, so that the prefetches of the next elements are
+/// spread evenly.
 const STRIP: usize = 128;
 
 /// Combines the elements of `terms`, one slice for each member in the order of the ranks, into `out`. A mean is divided
 /// by `members`. 16-bit floats are combined in `f32` and rounded once.
 ///
 /// # Errors
-/// `Internal` if the slices' lengths differ; `Unimplemented` for a type that is not reduced.
+/// `Internal` if the slices' lengths differ; `Unimplemented` for a dtype without reductions.
 pub fn combine(
     dtype: DType,
     reduction: Reduction,
@@ -89,7 +90,8 @@ where
     Ok(())
 }
 
-/// Combines a strip of each term in `sums`. Elements that are not computed in their own type are widened in `next`.
+/// Combines the elements of all terms into `sums`. Elements that are computed in a wider type are first widened into
+/// `next`.
 fn fold_strip<'a, T: Lane>(
     mut terms: impl ExactSizeIterator<Item = &'a [T]>,
     sums: &mut [T::Wide],
@@ -131,7 +133,8 @@ mod tests {
     use super::*;
     use bytemuck::cast_slice;
 
-    /// Returns the terms of three members; an odd number of elements ends with an incomplete strip.
+    /// Returns the terms of three members, with `count` elements each; most of the tested counts end with an incomplete
+    /// strip.
     fn terms(count: usize) -> Vec<Vec<f32>> {
         (0..3).map(|member| (0..count).map(|i| ((i * 7 + member * 3) % 61) as f32 - 20.0).collect()).collect()
     }
@@ -143,8 +146,8 @@ mod tests {
         Ok(out)
     }
 
-    /// Results that bypass the caches and those that do not are those of a loop over single elements, for one to three
-    /// members.
+    /// For one to three members, the results equal those of a loop over single elements, with stores that bypass the
+    /// caches and without.
     #[test]
     fn results_of_all_sizes_are_the_sums_in_the_order_of_the_members() -> Result<()> {
         for count in [0, 1, STRIP - 1, STRIP + 1, (16 << 20) / size_of::<f32>() + 77] {

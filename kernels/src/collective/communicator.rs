@@ -21,7 +21,8 @@ struct Communicator {
     group_size: u32,
     rank: u32,
     timeout: Option<Duration>,
-    /// The instance key of the next node without a number; such nodes have negative keys.
+    /// The instance key of the next node that has no instance number. These keys are negative, and descend from node to
+    /// node.
     next_instance: AtomicI32,
 }
 
@@ -109,8 +110,8 @@ fn find(ctx: &AsyncContext) -> Result<Arc<Communicator>> {
     ctx.step.resources.lookup(&handle.container, &handle.name)
 }
 
-/// Returns the subgroups in input 2, a matrix with one row for each; none if the input is empty, or if one row lists all
-/// ranks in ascending order.
+/// Returns the subgroups that input 2 lists, one in each row of a matrix; an empty list if the input is empty, or if
+/// one row lists all ranks in ascending order.
 ///
 /// # Errors
 /// `InvalidArgument` unless every rank is in one row.

@@ -9,7 +9,7 @@ use device::{Result, invalid};
 use graph::DType::{Double, Float};
 use graph::{Shape, Tensor};
 
-/// Values to be counted, with the row of each.
+/// The values to count, with the row of each value.
 pub(super) struct Rows {
     /// The number of rows; `None` if all values are counted together.
     count: Option<i64>,
@@ -17,7 +17,7 @@ pub(super) struct Rows {
     values: Vec<i64>,
 }
 
-/// Returns the row of each value of a ragged tensor, and the number of rows. Like in TensorFlow, splits that decrease in
+/// Returns the row of each value of a ragged tensor with `count` values. Like in TensorFlow, splits that decrease in
 /// between are permitted.
 fn rows_of_splits(splits: &[i64], count: usize, fewest: usize) -> Result<Vec<i64>> {
     let (Some(&first), Some(&last)) = (splits.first(), splits.last()) else {
@@ -33,7 +33,7 @@ fn rows_of_splits(splits: &[i64], count: usize, fewest: usize) -> Result<Vec<i64
         invalid!("Splits must end with the number of values, got {last} instead of {count}");
     }
     let mut at = 0;
-    // The last split is the number of values, so the walk ends before it.
+    // The loop ends at the last split at the latest, because the last split is the number of values.
     let next_row = |i: i64| {
         while splits.get(at).is_some_and(|&split| split <= i) {
             at += 1;
@@ -43,8 +43,8 @@ fn rows_of_splits(splits: &[i64], count: usize, fewest: usize) -> Result<Vec<i64
     Ok((0..count as i64).map(next_row).collect())
 }
 
-/// Returns the row of each value of a sparse tensor, after a check that all its indices are within its shape. All values
-/// of a vector are in row 0.
+/// Returns the row of each value of a sparse tensor, and the number of rows, after checking that all indices are within
+/// the shape. All values of a vector are in row 0.
 fn rows_of_sparse(indices: &Tensor, values: &Tensor, shape: &Tensor) -> Result<(Option<i64>, Vec<i64>)> {
     let &[count, rank] = indices.shape().dims() else {
         invalid!("Input indices must be a 2-dimensional tensor. Got: {}", indices.shape());
@@ -87,7 +87,8 @@ fn rows_of_sparse(indices: &Tensor, values: &Tensor, shape: &Tensor) -> Result<(
     }
 }
 
-/// The inputs of DenseCountSparseOutput: each row of a matrix is counted, or all values of a vector.
+/// Returns the values that DenseCountSparseOutput counts: the rows of a matrix one by one, or all values of a vector
+/// together.
 pub(super) fn dense_rows(ctx: &KernelContext<'_>) -> Result<Rows> {
     let (values, weights) = (ctx.input(0)?, ctx.input(1)?);
     let numbers = values.to_i64s()?;
@@ -104,7 +105,7 @@ pub(super) fn dense_rows(ctx: &KernelContext<'_>) -> Result<Rows> {
     Ok(Rows { count, row_of_value, values: numbers })
 }
 
-/// The inputs of SparseCountSparseOutput: the first axis of the indices is the row.
+/// Returns the values that SparseCountSparseOutput counts; the first index of a value is its row.
 pub(super) fn rows_of_indices(ctx: &KernelContext<'_>) -> Result<Rows> {
     let (values, weights) = (ctx.input(1)?, ctx.input(3)?);
     let (count, row_of_value) = rows_of_sparse(ctx.input(0)?, values, ctx.input(2)?)?;
@@ -115,7 +116,7 @@ pub(super) fn rows_of_indices(ctx: &KernelContext<'_>) -> Result<Rows> {
     Ok(Rows { count, row_of_value, values: values.to_i64s()? })
 }
 
-/// The inputs of RaggedCountSparseOutput.
+/// Returns the values that RaggedCountSparseOutput counts, row by row.
 pub(super) fn ragged_rows(ctx: &KernelContext<'_>) -> Result<Rows> {
     let (splits, values, weights) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     check_weights(values, weights)?;
@@ -138,10 +139,11 @@ fn check_weights(values: &Tensor, weights: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// A function `(rows of values, order of the values, weights, values of the ends of groups)`; see [`sums`].
+/// A function `(groups, order, weights, binary)` that returns the sum of each group of values; see [`sums`].
 type SumGroups = fn(&[std::ops::Range<usize>], &[usize], &Tensor, bool) -> Result<Tensor>;
 
 /// Returns the sum of the weights of each group of values, or the size of the group without weights, or 1 if `binary`.
+/// A group is a range of `order`, which holds indices of values.
 fn sums<T: Arithmetic>(
     groups: &[std::ops::Range<usize>],
     order: &[usize],
@@ -244,7 +246,7 @@ pub(super) fn ragged_bins(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// The sum of weights in bins, for one type of weights.
+/// The computation of weighted counts per bin, for weights of one dtype.
 struct AddToBins {
     dtype: graph::DType,
     add: fn(&mut Tensor, &Rows, &Tensor, usize, bool) -> Result<()>,
@@ -259,7 +261,7 @@ impl AddToBins {
         Ok(AddToBins { dtype, add, is_binary: init.attr::<bool>("binary_output")? })
     }
 
-    /// Returns the bins of each row.
+    /// Returns the counts, with `bins` elements for each row, or for all rows together.
     fn run(&self, rows: &Rows, weights: &Tensor, bins: usize) -> Result<Tensor> {
         let given = weights.num_elements();
         if given > 0 && given < rows.values.len() {

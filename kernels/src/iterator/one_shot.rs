@@ -185,8 +185,8 @@ impl OneShot {
                 && pending.cancellation.is_cancelled()
                 && !pending.waiting.is_empty()
             {
-                // The creation was cancelled because all steps that waited then had withdrawn; other steps wait since,
-                // so the creation starts again.
+                // The creation was cancelled because all waiting steps had withdrawn. Other steps have begun to wait
+                // since, so the creation starts again.
                 pending.cancellation = Arc::default();
                 let cancellation = pending.cancellation.clone();
                 drop(state);

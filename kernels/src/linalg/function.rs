@@ -27,12 +27,12 @@ fn product<F: Entry>(a: &Matrix<F>, b: &Matrix<F>) -> Matrix<F> {
 /// Returns the greatest sum of absolute values of a row.
 fn norm<F: Entry>(a: &Matrix<F>) -> f64 {
     let rows = a.values.chunks(a.columns.max(1)).map(|row| row.iter().map(|v| v.modulus()).sum::<f64>());
-    // A comparison would lose NaN.
+    // The comparison `sum > most` alone would drop NaN.
     rows.fold(0.0, |most, sum| if sum > most || sum.is_nan() { sum } else { most })
 }
 
-/// Reflects rows and columns from `first` on at the vector `v` of length one, as a similarity transformation of `t`, and
-/// collects the reflection in `q`.
+/// Applies the Householder reflection by the unit vector `v` to the rows and columns of `t` from `first` on, as a
+/// similarity transformation, and accumulates the reflection in `q`.
 fn reflect(t: &mut Complex, q: &mut Complex, first: usize, v: &[Complex64]) {
     let n = t.rows;
     for j in 0..n {

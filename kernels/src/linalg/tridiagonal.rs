@@ -13,8 +13,8 @@ fn expect(name: &str, shape: &Shape, wanted: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// `TridiagonalMatMul`: multiplies matrices, given by the diagonal above the main diagonal, the main diagonal, and the
-/// diagonal below, each of which has a row for the entries, by the last input.
+/// `TridiagonalMatMul`: multiplies tridiagonal matrices by the matrices in input 3. Inputs 0 to 2 hold the diagonal
+/// above the main diagonal, the main diagonal, and the diagonal below it.
 pub(super) fn multiply<F: Entry>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let rhs = ctx.input(3)?;
     let (dtype, shape) = (rhs.dtype(), rhs.shape().clone());

@@ -69,7 +69,7 @@ pub(super) fn backward(ctx: &mut KernelContext<'_>, attrs: &LocalNorm) -> Result
             attrs.norms(x, &mut norms);
             for c in 0..channels {
                 let near = c.saturating_sub(attrs.radius)..channels.min(c.saturating_add(attrs.radius + 1));
-                // The contribution of the gradient of output channel `n` to the gradient of input channel `c`.
+                // Returns the contribution of the gradient of output channel `n` to the gradient of input channel `c`.
                 let share = |n: usize| {
                     let through_norm = factor * x[c] * y[n] / norms[n];
                     let own = if n == c { attrs.power(norms[c]) } else { 0.0 };

@@ -104,7 +104,8 @@ impl PhiloxWords {
         [self.stream.key(), low, high, self.used as u64]
     }
 
-    /// Returns the words after a [position](PhiloxWords::position); `None` if it is not one.
+    /// Returns the words after a [position](PhiloxWords::position); `None` if the four numbers are not a valid
+    /// position.
     pub(crate) fn at_position([key, low, high, used]: [u64; 4]) -> Option<PhiloxWords> {
         let used = usize::try_from(used).ok().filter(|&used| used <= GROUP)?;
         let stream = Philox::at_counter(key, [low, high]);

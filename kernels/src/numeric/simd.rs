@@ -45,8 +45,8 @@ fn detect() -> Level {
     Level::Baseline
 }
 
-/// Runs a loop with AVX2 if the processor has it. For loops that are bound by memory bandwidth, because wider vectors
-/// do not speed up such loops.
+/// Runs a loop with AVX2 if the processor has it. This function is for loops that are bound by memory bandwidth, which
+/// wider vectors do not speed up.
 #[inline]
 pub(crate) fn vectorized<V: Vector>(work: V) -> V::Output {
     #[cfg(target_arch = "x86_64")]

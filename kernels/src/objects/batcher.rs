@@ -21,7 +21,7 @@ pub(crate) struct BatchLimits {
     pub(crate) max_size: usize,
     /// The largest number of batches that wait to be run.
     pub(crate) max_waiting: usize,
-    /// How long a batch waits for further tasks.
+    /// The time that a batch waits for further tasks.
     pub(crate) timeout: Duration,
     /// The numbers of rows to which batches are padded, ascending; empty if batches are not padded.
     pub(crate) allowed: Vec<usize>,
@@ -33,10 +33,11 @@ pub(crate) struct BatchTask<T> {
     pub(crate) work: T,
 }
 
-/// A function that runs the tasks of a batch, and calls the second argument when it has ended.
+/// A function that runs the tasks of a batch, and calls its second argument when they have ended.
 pub(crate) type RunBatch<T> = Arc<dyn Fn(Vec<BatchTask<T>>, Box<dyn FnOnce() + Send>) + Send + Sync>;
 
-/// Tasks in the order of their arrival, and the function of the first.
+/// The tasks of a batch in the order of their arrival, and the function that runs them, which the first task has
+/// brought.
 struct PendingBatch {
     number: u64,
     rows: usize,
@@ -46,7 +47,7 @@ struct PendingBatch {
 
 #[derive(Default)]
 struct BatcherState {
-    /// The batch of each queue to which further tasks are added.
+    /// The open batch of each queue, to which further tasks are added.
     open: FxHashMap<String, PendingBatch>,
     /// Batches that are complete and wait to be run.
     waiting: VecDeque<PendingBatch>,
@@ -54,7 +55,7 @@ struct BatcherState {
     next: u64,
 }
 
-/// The batches of one shared name.
+/// A resource that joins the tasks of all nodes with one `shared_name` to batches.
 pub(crate) struct Batcher {
     limits: BatchLimits,
     state: Mutex<BatcherState>,
@@ -129,7 +130,7 @@ impl Batcher {
         Ok(())
     }
 
-    /// Moves the open batch of a queue to those that wait to be run.
+    /// Moves the open batch of a queue to the batches that wait to be run.
     fn close(&self, state: &mut BatcherState, queue: &str) {
         if let Some(batch) = state.open.remove(queue) {
             state.waiting.push_back(batch);
@@ -157,7 +158,7 @@ impl Batcher {
             batcher.run_waiting();
         };
         if threads::spawn(wait).is_err() {
-            // Without a thread that waits, the batch is run at once.
+            // If no thread can be started to wait for the timeout, the batch is closed at once.
             let mut state = self.state.lock();
             self.close(&mut state, queue);
         }

@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The prefix of the names of folders and files that hold no tensors.
 pub const METADATA_PREFIX: &str = "_tfdbg_";
 const FILE_SCHEME: &str = "file://";
-/// Largest number of files of one tensor with the same time.
+/// The largest number of files of one tensor with the same time in their names.
 const MOST_OF_A_TIME: usize = 10_000;
 
 /// The value of a watched tensor.
@@ -36,10 +36,10 @@ pub struct DumpTarget {
 }
 
 impl DumpTarget {
-    /// Returns the target that the attributes of a debug op give.
+    /// Returns the dump target that the attributes of a debug op describe.
     ///
     /// # Errors
-    /// `InvalidArgument` for a malformed tensor name, `Unimplemented` for a URL that is no file.
+    /// `InvalidArgument` for a malformed tensor name, `Unimplemented` for a URL that is not a file's.
     pub fn of_node(init: &KernelInit<'_>, op: &str) -> Result<DumpTarget> {
         let tensor = init.attr::<String>("tensor_name")?;
         let (node, slot) = match tensor.split_once(':') {
@@ -80,7 +80,7 @@ impl DumpTarget {
     /// Returns the `Event` message of a tensor.
     fn event(&self, watched: Watched<'_>, now: u64) -> Result<Vec<u8>> {
         let tensor = match watched {
-            // Resources and variants have no form in which a message could hold them.
+            // A message cannot hold resources and variants.
             Watched::Value(value) if value.dtype() != DType::String && value.dtype().size().is_none() => {
                 of_type(value.dtype())
             }
@@ -121,7 +121,7 @@ fn metadata_of(device: &str, slot: i64) -> String {
 /// Writes the graph of a device, as the bytes of a GraphDef, to the folders of debug URLs.
 ///
 /// # Errors
-/// Those of [`DumpTarget::publish`], and `Unimplemented` for a URL that is no file.
+/// Those of [`DumpTarget::publish`], and `Unimplemented` for a URL that is not a file's.
 pub fn publish_graph<'a>(device: &str, graph: &[u8], urls: impl IntoIterator<Item = &'a str>) -> Result<()> {
     let now = microseconds();
     let mut event = Writer::new();
@@ -139,7 +139,7 @@ pub fn publish_graph<'a>(device: &str, graph: &[u8], urls: impl IntoIterator<Ite
 /// Returns the folder of a debug URL.
 ///
 /// # Errors
-/// `Unimplemented` for a URL that is no file.
+/// `Unimplemented` for a URL that is not a file's.
 pub fn folder_of(url: &str) -> Result<PathBuf> {
     match url.strip_prefix(FILE_SCHEME) {
         Some(path) => Ok(path.into()),
@@ -159,7 +159,7 @@ fn microseconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
-/// Writes an event to a file that does not exist yet: the path with the time, and a number if that path is taken.
+/// Writes an event to a new file, whose name is `path` with the time and, if that name is taken, a number.
 fn write_new(path: &Path, now: u64, event: &[u8]) -> Result<()> {
     let failed = |path: &Path, error: &std::io::Error| {
         let code = match error.kind() {

@@ -16,7 +16,7 @@ pub(super) fn check_sorted(splits: &[i64], below: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the row splits never descend, and that their rows are all of `count` values.
+/// Checks that the row splits never descend, begin with 0, and end with `count`, the number of values.
 pub(crate) fn check_whole(splits: &[i64], count: usize) -> Result<()> {
     check_sorted(splits, count)?;
     match (splits.first(), splits.last()) {

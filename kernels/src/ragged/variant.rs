@@ -184,8 +184,8 @@ fn joined<E: CopiedElement>(parts: &[&Tensor], dtype: DType, shape: Shape) -> Re
     })
 }
 
-/// Returns the row splits and values of the ragged tensor whose outer axes have the sizes `outer`, and whose elements
-/// there are `components`.
+/// Stacks ragged tensors along outer axes of the sizes `outer`, and returns the row splits and the values of the
+/// result. `components` are the ragged tensors in row-major order.
 fn stacked(
     outer: &[usize],
     levels: usize,

@@ -93,7 +93,8 @@ pub(super) fn cell(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `GRUBlockCellGrad`.
+/// `GRUBlockCellGrad`: computes the gradients with respect to the input, the previous state, and the candidate state
+/// and the gates before their activation functions.
 pub(super) fn cell_gradient(ctx: &mut KernelContext<'_>) -> Result<()> {
     let all = Cell::of(ctx)?;
     let (batch, input, cell) = (all.batch, all.input, all.cell);

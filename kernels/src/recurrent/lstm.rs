@@ -51,7 +51,7 @@ struct Sizes {
 
 /// The operands of a cell that are the same in all steps.
 struct Weights {
-    /// `[input + cell, 4 * cell]`.
+    /// The weights of the gates, `[input + cell, 4 * cell]`.
     gates: Tensor,
     /// The peepholes of the input, the forget and the output gate.
     peepholes: [Tensor; 3],
@@ -139,7 +139,7 @@ pub(super) fn cell(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Returns the number of steps that input 0 asks for.
+/// Returns the number of steps to compute, a scalar in input 0, after checking that it is at most `steps`.
 fn step_count(ctx: &KernelContext<'_>, steps: usize) -> Result<usize> {
     let count = ctx.input(0)?;
     if count.shape().rank() != 0 {
@@ -199,16 +199,16 @@ struct Taken<'a> {
     shown: &'a [f32],
 }
 
-/// The gradient of a step.
+/// The gradients of one step of a cell.
 struct StepGradient {
-    /// By the state before the step, `[batch, cell]`.
+    /// The gradient with respect to the state before the step, `[batch, cell]`.
     before: Vec<f32>,
-    /// By the gates before their functions, `[batch, 4 * cell]`.
+    /// The gradient with respect to the gates before their activation functions, `[batch, 4 * cell]`.
     gates: Vec<f32>,
 }
 
-/// Computes the gradient of a step from those of its state and of its output. The gradients of the peepholes are added to
-/// `peepholes`.
+/// Computes the gradients of a step from the gradients with respect to its state and its output. The gradients of the
+/// peepholes are added to `peepholes`.
 fn step_gradient(
     sizes: Sizes,
     attrs: CellAttrs,

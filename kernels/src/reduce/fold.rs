@@ -263,7 +263,7 @@ fn rows(x: &[u8], len: usize, results: &mut [u8], fold: &Fold, buffer: &mut Alig
     }
 }
 
-/// The most rows that are merged without partial results.
+/// The largest number of rows that are merged without partial results.
 const TALL: usize = 128;
 /// The width below which several rows are merged at a time.
 const WIDE: usize = 256;

@@ -110,7 +110,7 @@ struct Filled {
 }
 
 impl Filled {
-    /// Adds a default value to each empty row. `flat`: the indices of the values.
+    /// Adds a default value to each empty row; `flat` holds the indices of the values.
     fn new(flat: &[i64], values: &Tensor, default: &Tensor, sizes: &Sizes) -> Result<Filled> {
         let RowLayout { empty, mut starts, total } = RowLayout::new(flat, sizes)?;
         let &Sizes { count, rank, .. } = sizes;
@@ -164,7 +164,7 @@ pub(super) fn fill(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// RaggedFillEmptyRows: like [`fill`], for values with the row of each.
+/// RaggedFillEmptyRows: does the same as [`fill`] for a vector of values and the row number of each value.
 pub(crate) fn fill_ragged(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (ids, values, rows, default) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
     if ids.shape().rank() != 1 {

@@ -5,7 +5,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_PI_2, PI, SQRT_2};
 
 const EULER: f64 = 0.577_215_664_901_532_9;
 
-/// The most terms of a series or a continued fraction; all of them converge with fewer.
+/// The largest number of terms of a series or a continued fraction; all of them converge earlier.
 const TERMS: usize = 500;
 
 /// Returns Dawson's integral: `exp(-x²)` times the integral of `exp(t²)` from 0 to `x`.
@@ -82,7 +82,8 @@ pub(super) fn exponential_integral(x: f64) -> f64 {
         term = next;
         sum += term;
     }
-    // Half of the exponent at a time, so that the product overflows only where the result does.
+    // The factor `exp(x)` is the product of two factors `exp(x / 2)`, so that the result overflows only if its value
+    // does.
     let half = (0.5 * x).exp();
     half * (half / x) * sum
 }
@@ -154,7 +155,7 @@ pub(super) fn dilogarithm(x: f64) -> f64 {
         return LIMIT;
     }
     if x > 1.5 {
-        // The reflection of the argument at 1 by its reciprocal.
+        // The reflection formula reduces the argument to its reciprocal.
         let log = x.ln();
         return -0.5 * log * log - dilogarithm(1.0 / x);
     }
@@ -186,7 +187,8 @@ pub(super) fn normal_quantile(p: f64) -> f64 {
     if p == 0.0 || p == 1.0 {
         return if p == 0.0 { f64::NEG_INFINITY } else { f64::INFINITY };
     }
-    // The density at `x` divides the errors, in Halley's iteration, which triples the exact digits.
+    // The function `correct` makes a step of Halley's iteration, which triples the number of exact digits. An error of
+    // the probability is divided by the density at `x` to get the error of `x`.
     let density = (0.5 / PI).sqrt();
     let correct = |x: f64, error: f64| x - error / (1.0 + 0.5 * x * error);
     let middle = p - 0.5;

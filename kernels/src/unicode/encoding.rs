@@ -29,7 +29,7 @@ impl Unit {
     }
 }
 
-/// The code point that the peer outputs for a string that has a byte order mark and nothing else.
+/// The code point that TensorFlow outputs for a string that consists of a byte order mark only.
 const NOTHING: u32 = 0xffff;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -84,7 +84,7 @@ pub(crate) fn batch(
     let inner = input.clone();
     let name = if ahead.is_some() { "ParallelBatch" } else { "BatchV2" };
     dataset(name, spec, cardinality, &[&input], move |ctx| {
-        // The value is true after the last batch.
+        // The value of the state is true after the last batch.
         let state = InputState::new(inner.iterator(ctx)?, false);
         let batches = from_state("BatchV2", state, move |state, pull| {
             if state.value {

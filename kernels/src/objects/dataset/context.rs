@@ -24,13 +24,15 @@ pub(crate) struct Pipeline {
 /// because the iterator that used a state may have ended.
 #[derive(Default)]
 struct SharedStates {
-    /// The states by the place of the dataset that owns them; dropped ones are removed from time to time.
+    /// The states by place, a text of the prefix and path of the dataset that owns the state; dropped states are
+    /// removed from time to time.
     kept: FxHashMap<String, Weak<SharedState>>,
-    /// The number of states at which dropped ones are removed.
+    /// The number of entries in `kept` at which dropped states are removed.
     limit: usize,
     /// Saved states, by place, of datasets that are not iterated again yet.
     saved: FxHashMap<String, Bytes>,
-    /// True while the iterators are restored; saved states are then kept, to be set again at the end.
+    /// True while the iterators are restored; saved states are then kept, because they are set a second time at the
+    /// end.
     is_restoring: bool,
 }
 

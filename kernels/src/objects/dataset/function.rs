@@ -29,7 +29,8 @@ pub(crate) trait ElementFunction: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Returns whether the function is one of the client's graph, which error messages then say.
+    /// Returns whether the function is from the client's graph; error messages about such a function say that it is
+    /// user-defined.
     fn is_user_defined(&self) -> bool {
         true
     }

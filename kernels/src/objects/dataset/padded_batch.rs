@@ -57,7 +57,7 @@ pub(crate) fn padded_batch(
     let (inner, plan) = (input.clone(), Arc::new((shapes, padding)));
     dataset("PaddedBatchV2", spec, cardinality, &[&input], move |ctx| {
         let plan = plan.clone();
-        // The value is true after the last batch.
+        // The value of the state is true after the last batch.
         let state = InputState::new(inner.iterator(ctx)?, false);
         from_state("PaddedBatchV2", state, move |state, pull| {
             if state.value {

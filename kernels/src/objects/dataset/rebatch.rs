@@ -24,7 +24,7 @@ pub(crate) fn rebatch(
     let inner = input.clone();
     dataset("RebatchV2", spec, UNKNOWN, &[&input], move |ctx| {
         let sizes = sizes.clone();
-        // The value is the index of the next size, and the rest of a batch.
+        // The value of the state is the index of the next size, and the rest of a batch.
         let state = InputState::new(inner.iterator(ctx)?, (0usize, BatchRest::default()));
         from_state("RebatchV2", state, move |state, pull| {
             let size = sizes.get(state.value.0).copied().unwrap_or_default();
@@ -52,7 +52,7 @@ pub(crate) fn split(input: Arc<Dataset>, replicas: i64, spec: ElementSpec) -> Re
     };
     let inner = input.clone();
     dataset("Rebatch", spec, UNKNOWN, &[&input], move |ctx| {
-        // The value is the current batch, and the index of its next part.
+        // The value of the state is the current batch, and the index of its next part.
         let state = InputState::new(inner.iterator(ctx)?, (Element::new(), replicas));
         from_state("Rebatch", state, move |state, pull| {
             pull.check()?;

@@ -154,7 +154,8 @@ impl<'a> StateExchange<'a> {
         self.remade(input, || Err(mismatch()))
     }
 
-    /// Saves or restores the state of an iterator that exists at times; `make` makes it if the saved state has one.
+    /// Saves or restores the state of an iterator that may be absent; `make` makes the iterator if only the saved state
+    /// has one.
     pub(crate) fn remade(
         &mut self,
         iterator: &mut Option<Boxed>,
@@ -330,7 +331,8 @@ impl<T: StateValue> StateValue for Vec<T> {
     }
 
     fn take(rest: &mut Bytes) -> Result<Vec<T>> {
-        // The vector grows with the values, because the count may be wrong. Values without bytes are not in vectors.
+        // The vector grows with the values, because the saved count may be wrong. Every value of a vector takes at
+        // least one byte, so values are missing if no bytes are left.
         (0..usize::take(rest)?)
             .map(|_| if rest.is_empty() { Err(mismatch()) } else { T::take(rest) })
             .collect()

@@ -194,7 +194,8 @@ fn batches_and_windows_continue() -> Result<()> {
     Ok(())
 }
 
-/// The element of which `flat_map` has made its open dataset is part of the state, and a window is no element of a state.
+/// A flat map with an open dataset cannot be saved if the element from which the dataset was made is a window, because
+/// a window is a variant.
 #[test]
 fn an_open_window_has_no_state() {
     let windowing = Windowing { size: 3, shift: 2, stride: 2, drop_remainder: false };

@@ -45,7 +45,7 @@ pub(super) fn from_state<S: ExchangedState + Send + 'static>(
     Ok(Box::new(FnIterator { kind, state, next }))
 }
 
-/// The state of an iterator that cannot be saved, of the kind with this name.
+/// The state of an iterator that cannot be saved; the string names the kind of its dataset.
 struct UnsavedState(&'static str);
 
 impl ExchangedState for UnsavedState {
@@ -379,7 +379,8 @@ pub(crate) fn shard(
     };
     let inner = input.clone();
     dataset("Shard", input.spec.clone(), cardinality, &[&input], move |ctx| {
-        // The value is the number of elements read, and whether the first block of elements has yet to be complete.
+        // The value of the state is the number of elements read, and a flag that is set until the first block of
+        // elements is complete.
         let state = InputState::new(inner.iterator(ctx)?, (0i64, require_non_empty));
         from_state("Shard", state, move |state, pull| {
             loop {

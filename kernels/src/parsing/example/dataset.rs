@@ -16,8 +16,8 @@ use device::kernel::{Kernel, KernelInit};
 use graph::{DType, Tensor};
 use std::sync::Arc;
 
-/// Makes the kernel of a dataset that parses batches of examples. `deterministic`: whether elements keep their order;
-/// `None` lets the options of the dataset decide.
+/// Makes the kernel of a dataset that parses batches of examples. Elements keep their order if `deterministic` is true;
+/// if it is `None`, the options of the dataset decide.
 pub(crate) fn parsed(init: &KernelInit<'_>, deterministic: Option<bool>) -> Result<Kernel> {
     let (types, spec) = (FeatureTypes::of(init, &EXAMPLE_TYPES)?, spec(init)?);
     let keys = |name: &str| match init.node.op.attr_spec(name) {

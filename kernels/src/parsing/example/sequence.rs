@@ -65,8 +65,8 @@ impl SequenceTypes {
         Ok(types)
     }
 
-    /// Returns the outputs for one example, or for a vector of examples. `defaults`: the index of the first default of
-    /// the context's dense features.
+    /// Returns the outputs for one example, or for a vector of examples. `defaults` is the index of the input with the
+    /// first default of the context's dense features.
     fn parse(
         &self,
         ctx: &KernelContext<'_>,
@@ -146,7 +146,7 @@ fn check_kinds(what: &str, keys: &[Vec<Bytes>; 3]) -> Result<()> {
 struct SequenceKeys {
     context: [Vec<Bytes>; 3],
     lists: [Vec<Bytes>; 3],
-    /// For each dense list: whether a missing list has no steps, instead of being an error.
+    /// For each dense list, true if a missing list counts as a list without steps, and false if it is an error.
     assumed_empty: Vec<bool>,
 }
 
@@ -158,7 +158,7 @@ impl SequenceKeys {
     }
 }
 
-/// Returns for each of the keys whether it is one of those in `assumed`.
+/// Returns for each key in `keys` whether `assumed` contains the key.
 fn are_assumed_empty(keys: &[Bytes], assumed: &[Bytes]) -> Vec<bool> {
     keys.iter().map(|key| assumed.contains(key)).collect()
 }

@@ -10,7 +10,7 @@ use graph::{Code, Shape, Tensor, tensor::memory_limit};
 /// The feature lists to parse from each message.
 pub(super) struct RequestedLists {
     features: RequestedFeatures,
-    /// For each dense list: whether a missing list has no steps, instead of being an error.
+    /// For each dense list, true if a missing list counts as a list without steps, and false if it is an error.
     assumed_empty: Vec<bool>,
 }
 
