@@ -15,14 +15,15 @@ use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The shortest and the longest pause between two questions how far a call is.
+/// The shortest and the longest pause between two queries of a call's progress.
 const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// The engines that have been in communicators. NCCL reads tensors of other GPUs of its process directly, so these GPUs
 /// get access to each other's memory.
 static ENGINES: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
 
-/// Returns the reduction of the driver; `None` if the driver has none. Only sums can be divided.
+/// Returns the driver's reduction for a reduction of members; `None` if the driver has none. Only sums can be divided
+/// by the number of members.
 pub(super) fn reduction(dtype: DType, reduction: MemberReduction) -> Option<Reduction> {
     use DType::{BFloat16, Double, Float, Half, Int64};
     if !matches!(dtype, BFloat16 | Double | Float | Half | Int64) {
@@ -74,7 +75,7 @@ pub(super) struct GpuCommunicator {
     thread: WaiterThread,
 }
 
-/// The driver's communicator.
+/// The driver's communicator of one GPU, which the thread and the owner of a [`GpuCommunicator`] share.
 #[derive(Debug)]
 struct Side {
     engine: Arc<Engine>,
@@ -104,7 +105,7 @@ impl Drop for GpuCommunicator {
 }
 
 impl Side {
-    /// Makes a call to the driver with the communicator.
+    /// Calls the driver with the id of the communicator.
     ///
     /// # Errors
     /// `Aborted` if the communicator has been aborted, and the driver's.
@@ -139,11 +140,13 @@ impl Side {
         let stream = self.engine.streams().id(Stream::Collective);
         let enqueued = self.call(|driver, id| driver.all_reduce_of_members(id, &operation, from, to, stream));
         let enqueued = enqueued.and_then(|()| self.wait_until_enqueued());
-        // A reduction that fails may read its input, and write its result, until the GPU has stopped it.
+        // After a failure, the GPU may read the input and write the result until it has stopped the reduction, so both
+        // are kept until the mark.
         let (tensor, mark) = result.into_tensor()?;
         enqueued?;
         mark.wait_on_host()?;
-        // An aborted collective ends with an arbitrary result.
+        // An aborted collective ends with an arbitrary result, so the communicator is checked before the result is
+        // returned.
         self.progress()?;
         Ok(tensor)
     }

@@ -19,7 +19,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// For each factor of a matrix product, whether it is stored transposed; and whether transposed factors are conjugated.
+/// The factors of a matrix product that are stored transposed, and a flag by which transposed factors are conjugated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flips {
     which: [bool; 2],

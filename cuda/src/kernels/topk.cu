@@ -57,8 +57,8 @@ __global__ void top(const T *x, T *values, I *indices, i64 rows, i64 columns, i6
     }
 }
 
-// For each row, computes if fewer than `k` elements are larger than the target's element. The result is false
-// for rows with non-finite values.
+// For each row, computes whether fewer than `k` elements are larger than the target's element. The result is false for
+// rows with non-finite values.
 template <class I>
 __global__ void in_top(const float *x, const I *targets, bool *y, i64 rows, i64 classes, i64 k) {
     EACH_BLOCK(row, rows) {

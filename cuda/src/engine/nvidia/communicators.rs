@@ -1,5 +1,5 @@
-//! Communicators of NCCL whose members may be in several processes. All calls are non-blocking: they go on in NCCL's
-//! threads, and `ncclCommGetAsyncError` tells how far they are.
+//! Communicators of NCCL whose members may be in several processes. All calls are non-blocking: they continue in NCCL's
+//! threads, and `ncclCommGetAsyncError` returns their progress.
 
 use super::collectives::{reduction_number, type_number};
 use super::{library, stream_of};
@@ -63,7 +63,7 @@ struct Functions {
         unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, CUstream) -> Status,
 }
 
-/// Checks that NCCL is there and new enough.
+/// Checks that NCCL is installed and new enough.
 ///
 /// # Errors
 /// `Unavailable` with the reason.

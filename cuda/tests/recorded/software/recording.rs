@@ -96,7 +96,7 @@ struct CommunicatorSide {
 struct RecordedWork {
     /// The log line of the work, without the stream.
     what: String,
-    /// The addresses that the work accesses, and how.
+    /// The addresses that the work accesses, each with the kind of the access.
     touches: Vec<(u64, AccessKind)>,
     /// The effect of the work on memory when it is executed.
     effect: Effect,
@@ -165,7 +165,8 @@ enum AccessKind {
 }
 
 impl RecordingState {
-    /// Adds up tensors of `count` floats: `addresses` are those of each tensor and of its GPU's result.
+    /// Executes an all-reduce of tensors of `count` floats: writes their sum to each result. `addresses` holds, for
+    /// each GPU, the address of the tensor and of the result.
     fn sum(&mut self, count: usize, addresses: &[[u64; 2]]) {
         let mut sum = vec![0.0f32; count];
         for [from, _] in addresses {
