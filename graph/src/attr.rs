@@ -113,7 +113,7 @@ pub struct Attrs(Arc<SharedAttrs>);
 #[derive(Default)]
 struct SharedAttrs {
     values: Vec<(Arc<str>, AttrValue)>,
-    /// Cached port types of the first op whose port types were derived from these attributes.
+    /// The cached port types of one op under these attributes. The op is the first for which port types were derived.
     ports: OnceLock<CachedPorts>,
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub struct Node {
     pub name: Arc<str>,
     pub op: &'static Op,
-    /// The device that the client asked for, in its own spelling; empty for no request.
+    /// The device that the client requested, as the client wrote it; empty without a request.
     pub device: Arc<str>,
     /// The attributes that are set explicitly; all other attributes have their defaults.
     pub attrs: Attrs,

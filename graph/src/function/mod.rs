@@ -292,8 +292,8 @@ impl FunctionLibrary {
         Ok(())
     }
 
-    /// Returns the functions whose bodies cannot run because an op is missing, there or in functions that they call, each
-    /// with a node of that op.
+    /// Returns the functions that cannot run because an op is missing, in their own bodies or in functions that they
+    /// call, each with a node of that op.
     pub(crate) fn with_missing_ops(&self) -> FxHashMap<&str, &FunctionNode> {
         let is_missing = |op: &str| ops::lookup(op).is_none() && self.get(op).is_none();
         let mut found: FxHashMap<&str, &FunctionNode> = FxHashMap::default();

@@ -323,7 +323,7 @@ pub struct Traits {
 }
 
 impl Traits {
-    /// No properties.
+    /// The traits of an op without any of these properties.
     pub const NONE: Traits = Traits {
         stateful: false,
         commutative: false,

@@ -236,7 +236,7 @@ impl StridedSliceAttrs {
         if self.ellipsis_mask.count_ones() > 1 {
             crate::invalid!("Multiple ellipses in slice spec not allowed");
         }
-        // Without an ellipsis in the indices, there is one after the last index.
+        // Indices without an ellipsis have an implicit one after the last index.
         let ellipsis = ellipses.next().unwrap_or(count);
         let takes = |i: usize| i != ellipsis && !bit(self.new_axis_mask, i);
         let named = (0..count).filter(|&i| takes(i)).count();

@@ -154,7 +154,7 @@ impl Variant {
         self.0.as_ref()
     }
 
-    /// Returns the name of the object's type, or `nothing`.
+    /// Returns the name of the object's type; `nothing` for the empty variant.
     pub fn type_name(&self) -> &'static str {
         self.0.as_ref().map_or("nothing", |object| object.type_name())
     }

@@ -12,7 +12,7 @@ pub struct Optional<T = Tensor> {
 }
 
 impl<T: VariantComponent> Optional<T> {
-    /// No value.
+    /// The optional without a value.
     pub const NONE: Optional<T> = Optional { components: None, nesting: Nesting::NONE };
 
     /// Returns an optional that holds the tensors.

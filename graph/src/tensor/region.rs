@@ -22,8 +22,8 @@ pub trait Region: Any + Send + Sync {
     }
 }
 
-/// A function that supplies memory for large buffers: it returns a region of that many zero bytes, or `None` if the
-/// buffer is to use ordinary memory.
+/// A function that supplies memory for large buffers: it takes a size in bytes, and returns a region of zeros of that
+/// size, or `None` if the buffer is to use ordinary memory.
 pub type LargeMemorySource = fn(usize, Use) -> Option<Box<dyn Region>>;
 
 /// The purpose of newly allocated memory.
