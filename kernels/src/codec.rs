@@ -50,7 +50,7 @@ enum Samples {
     Words(Vec<u16>),
 }
 
-/// The limit of an image's samples; a file whose header states this number or more is refused.
+/// The limit of the number of samples of an image; a file whose header states this number or more is refused.
 const MOST_SAMPLES: usize = 1 << 29;
 
 /// Returns the number of samples of an image.

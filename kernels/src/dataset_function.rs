@@ -127,7 +127,7 @@ fn mapped_and_batched(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// A function that returns how far an interleave dataset reads ahead, given the block length and the values of the
+/// A function that returns the prefetching of an interleave dataset, given the block length and the values of the
 /// integer inputs that follow `block_length`.
 type PrefetchFn = fn(&[i64], i64) -> Option<InterleavePrefetch>;
 

@@ -57,7 +57,7 @@ fn pass(ctx: &mut KernelContext<'_>) -> Result<()> {
 
 /// The result of a debug op.
 struct Observation {
-    /// True if the output is published, false if nothing is; `None` publishes the watched tensor itself.
+    /// True to publish the output, false to publish nothing; `None` to publish the watched tensor itself.
     publish: Option<bool>,
     output: Option<Tensor>,
 }

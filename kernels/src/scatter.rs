@@ -23,7 +23,7 @@ enum Update {
     Max,
 }
 
-/// How the indices address parts of the variable.
+/// The way in which indices address parts of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Indexing {
     /// Each index is a row: an index into the first axis.

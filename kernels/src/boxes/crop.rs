@@ -250,7 +250,7 @@ fn add_to_image<W: Real>(crops: &Crops<'_>, grads: &[f32], sums: &mut [W]) {
 /// A function that adds to the gradient of the boxes, given the images and the gradient of the crops.
 type AddToBoxes = fn(&Crops<'_>, &Tensor, &[f32], &mut [f32]) -> Result<()>;
 
-/// `CropAndResizeGradBoxes`: how the loss changes with the four sides of each box.
+/// `CropAndResizeGradBoxes`: outputs the derivative of the loss with respect to the four sides of each box.
 pub(super) fn box_gradient(ctx: &mut KernelContext<'_>, add_to_boxes: AddToBoxes) -> Result<()> {
     let (grads, image, boxes, index) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
     let dims = image_dims(image.shape())?;

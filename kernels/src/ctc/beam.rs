@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 /// The attributes of `CTCBeamSearchDecoder`.
 #[derive(Clone, Copy)]
 pub(super) struct BeamSearch {
-    /// The beam width: the most prefixes that a time step extends.
+    /// The beam width: the largest number of prefixes that a time step extends.
     width: usize,
     /// The number of decoded sequences per input.
     paths: usize,

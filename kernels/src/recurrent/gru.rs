@@ -39,7 +39,7 @@ impl Cell {
         })
     }
 
-    /// Returns `[x, h] w + b`.
+    /// Returns `[x, h] w + b`, where `[x, h]` has the columns of the input followed by those of `h`.
     fn product(&self, h: &[f32], w: &Tensor, b: &Tensor, columns: usize) -> Result<Vec<f32>> {
         let (rows, inner) = (self.batch, self.input + self.cell);
         let mut out: Vec<f32> = (0..if columns > 0 { rows } else { 0 })

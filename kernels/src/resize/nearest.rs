@@ -1,4 +1,4 @@
-//! ResizeNearestNeighbor.
+//! ResizeNearestNeighbor: each output pixel is a copy of the nearest input pixel.
 
 use crate::numeric::scalar::Semiring;
 use crate::numeric::threads::{PARALLEL, for_chunks, for_rows, rows_at_a_time};

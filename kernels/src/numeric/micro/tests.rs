@@ -7,7 +7,7 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 13) as f32 - 6.0).collect()
 }
 
-/// A number of rows greater than two blocks of the most rows.
+/// A number of rows greater than the rows of two full blocks, on every instruction set.
 const MOST_ROWS: usize = 30;
 
 #[test]

@@ -85,7 +85,7 @@ struct CacheState {
     cache: Arc<MemoryCache>,
     input: Arc<Dataset>,
     ctx: IteratorContext,
-    /// `None` before the first pull.
+    /// The iteration in progress; `None` before the first pull.
     pass: Option<CachePass>,
 }
 

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use device::Error;
 use graph::{Bool8, Code};
 
-/// Makes the dataset anew, like another process that runs the same program.
+/// A function that makes a dataset anew, like another process that runs the same program.
 type MakeFn<'a> = &'a dyn Fn() -> Result<Arc<Dataset>>;
 
 /// The result of a pull: an element, or the text of an error.

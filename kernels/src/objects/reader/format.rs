@@ -1,4 +1,4 @@
-//! Formats of work units: how a reader finds the records of a work unit, which usually is a file name.
+//! Formats of work units: the ways in which a reader finds the records of a work unit, which usually is a file name.
 
 use crate::objects::io::{
     CarriageReturns, Compression, FixedFormat, FixedReader, LineReader, RecordReader, path_of,
