@@ -79,7 +79,8 @@ pub(super) struct GpuCommunicator {
 #[derive(Debug)]
 struct Side {
     engine: Arc<Engine>,
-    /// `None` once the communicator is aborted. Locked during each call, because the driver allows one at a time.
+    /// The driver's id of the communicator; `None` once it is aborted. The lock is held during each call, because the
+    /// driver allows one call at a time.
     id: Mutex<Option<CommunicatorId>>,
 }
 

@@ -23,7 +23,7 @@ const TRIAL_LAUNCHES: u32 = 8;
 const WORTHWHILE_LAUNCHES: u32 = 16;
 const MAX_WORTHLESS_GRAPHS: u32 = 16;
 
-/// How a segment is to be run.
+/// The way in which a run of a segment is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplayDecision {
     /// Run the kernels one by one.

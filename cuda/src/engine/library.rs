@@ -17,7 +17,7 @@ pub struct Library {
     file: Option<&'static str>,
     /// The functions that are called in the library.
     symbols: &'static [&'static str],
-    /// Asks the loaded library for its version.
+    /// A function that asks the loaded library for its version.
     version: fn(&libloading::Library) -> Option<String>,
 }
 
@@ -25,7 +25,7 @@ pub struct Library {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundLibrary {
     pub file: String,
-    /// `None` if the library does not report a version.
+    /// The library's version; `None` if the library does not report it.
     pub version: Option<String>,
 }
 

@@ -75,7 +75,7 @@ fn within(taken: &Shape, whole: &Shape) -> Result<Axes<1>> {
 }
 
 impl Transform {
-    /// Loads the kernels.
+    /// Loads the kernels of a transform for the node's dtypes.
     fn new(init: &KernelInit<'_>) -> Result<Transform> {
         let of = |named: &str| function(init, &SOURCE, named.to_owned());
         Ok(Transform {

@@ -84,7 +84,7 @@ fn bincount(init: &KernelInit<'_>, is_binary: bool) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let (numbers, counted) = (ctx.device_input(0)?, BincountInputs::of(ctx)?);
         let sums = zeros(ctx, dtype, counted.shape()?)?;
-        // If `is_binary` is set, weights are ignored, because an output only tells if a number occurs.
+        // If `is_binary` is set, weights are ignored, because an output only says whether a number occurs.
         let has_weights = counted.is_weighted && !is_binary;
         let weights = if has_weights { read(ctx.device_input(2)?)? } else { Address(0) };
         let n = numbers.shape.num_elements();

@@ -178,7 +178,7 @@ struct SegmentGradient {
 }
 
 impl SegmentGradient {
-    /// Loads the kernels.
+    /// Loads the kernels of the gradient for the node's dtypes.
     fn new(init: &KernelInit<'_>, named: &str, index: DType) -> Result<SegmentGradient> {
         let dtype = init.output_type(0);
         Ok(SegmentGradient {

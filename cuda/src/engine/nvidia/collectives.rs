@@ -19,7 +19,7 @@ struct Communicator(*mut c_void);
 // SAFETY: NCCL lets any thread use a communicator, one thread at a time.
 unsafe impl Send for Communicator {}
 
-/// `ncclResult_t`; 0 is success.
+/// The status that a function of NCCL returns (`ncclResult_t`); 0 is success.
 type Status = c_int;
 
 /// The functions of NCCL that are called. The types are those of NCCL's header: `ncclComm_t`, `ncclDataType_t`,

@@ -14,15 +14,16 @@ use std::sync::OnceLock;
 /// The first version of NCCL whose non-blocking communicators are used: 2.18.
 const MIN_VERSION: c_int = 21_800;
 
-/// `NCCL_UNIQUE_ID_BYTES`.
+/// The size in bytes of a communicator's key (`NCCL_UNIQUE_ID_BYTES`).
 const KEY_BYTES: usize = 128;
 
-/// `ncclUniqueId`, which is passed by value.
+/// NCCL's form of a communicator's key (`ncclUniqueId`), which is passed by value.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct UniqueId([c_char; KEY_BYTES]);
 
-/// `ncclConfig_t` of version 2.18; later versions have more fields at the end, and read as many as `size` says.
+/// The configuration of a communicator: `ncclConfig_t` of version 2.18. Later versions have more fields at the end, and
+/// read only as many bytes as `size` says.
 #[repr(C)]
 struct Config {
     size: usize,
@@ -36,16 +37,16 @@ struct Config {
     split_share: c_int,
 }
 
-/// `NCCL_API_MAGIC`.
+/// The number that marks a valid configuration (`NCCL_API_MAGIC`).
 const MAGIC: c_uint = 0xcafe_beef;
 
-/// `NCCL_CONFIG_UNDEF_INT`: the library's default.
+/// The value of a configuration field that requests the library's default (`NCCL_CONFIG_UNDEF_INT`).
 const UNDEFINED: c_int = c_int::MIN;
 
-/// `ncclComm_t`.
+/// NCCL's handle of one GPU's side of a communicator (`ncclComm_t`).
 type Handle = *mut c_void;
 
-/// `ncclResult_t`.
+/// The status that a function of NCCL returns (`ncclResult_t`).
 type Status = c_int;
 
 const SUCCESS: Status = 0;

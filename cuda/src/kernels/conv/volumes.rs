@@ -144,7 +144,7 @@ impl Convolver {
         launch(ctx, &self.patches, n, arguments.structure(call.words.iter().copied()))
     }
 
-    /// Computes the output.
+    /// Computes the output of the convolution.
     fn forward(&self, ctx: &KernelContext<'_>, call: &CallSizes<'_>, shape: Shape) -> Result<DeviceTensor> {
         let (x, filter) = (ctx.device_input(0)?, ctx.device_input(1)?);
         let depth = call.sizes.out_channels;

@@ -128,7 +128,7 @@ fn write_chain(chain: &Chain<Function>, to: &mut String) -> std::fmt::Result {
     writeln!(to, "    }}\n}};\n")
 }
 
-/// How an operand broadcasts to the result.
+/// The way in which an operand broadcasts to the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OperandLayout {
     /// The operand has an element for each element of the result.
@@ -150,7 +150,7 @@ impl OperandLayout {
     }
 }
 
-/// How the operands of a chain broadcast to the result.
+/// The ways in which the operands of a chain broadcast to the result, and the result's axes.
 struct ChainLayout {
     shape: Shape,
     operands: SmallVec<[OperandLayout; 8]>,
