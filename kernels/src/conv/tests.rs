@@ -256,7 +256,8 @@ fn input_sizes_may_be_rows_and_columns_only() -> Result<()> {
     Ok(())
 }
 
-/// Inputs without channels and empty filters add nothing; the gradient of the filter needs channels.
+/// Convolutions whose inputs have no channels, or whose filters are empty, give zeros. Gradients of filters refuse
+/// inputs without channels and sizes that do not fit.
 #[test]
 fn empty_operands_give_zeros() -> Result<()> {
     let ones = |dims: &[usize]| Tensor::full(1f32, Shape::new(dims)?);

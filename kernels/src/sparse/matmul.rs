@@ -96,8 +96,8 @@ fn multiply<T: Lane<Wide: Arithmetic>>(
     Ok(())
 }
 
-/// Makes the kernel of SparseMatMul, whose operands are dense; that they are mostly zero is only a hint, which the
-/// kernel ignores.
+/// Makes the kernel of SparseMatMul, whose operands are dense. The attributes `a_is_sparse` and `b_is_sparse` are only
+/// hints that an operand is mostly zero; the kernel ignores them.
 pub(super) fn mostly_zero(init: &KernelInit<'_>) -> Result<Kernel> {
     let flips = [init.attr::<bool>("transpose_a")?, init.attr::<bool>("transpose_b")?];
     Kernel::sync(move |ctx| {

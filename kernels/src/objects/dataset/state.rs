@@ -219,7 +219,7 @@ pub(super) fn mismatch() -> Error {
     Error::invalid("the saved state of the iterator is damaged, or it is of another dataset")
 }
 
-/// A value with a form in bytes.
+/// A value that can be saved as bytes.
 pub(crate) trait StateValue: Sized {
     /// Appends the value to `out`.
     ///
