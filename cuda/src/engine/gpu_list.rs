@@ -11,13 +11,13 @@ use std::sync::OnceLock;
 pub struct Gpu {
     /// Number of the GPU on the machine, counted from 0.
     pub number: u32,
-    /// Name of the model: `NVIDIA H100 80GB HBM3`.
+    /// Name of the model, such as `NVIDIA H100 80GB HBM3`.
     pub name: String,
     /// Total memory in bytes.
     pub memory: u64,
-    /// Compute capability, major and minor: 9 and 0.
+    /// Compute capability, major and minor, such as 9 and 0.
     pub capability: [u32; 2],
-    /// PCI bus id: `0000:17:00.0`.
+    /// PCI bus id, such as `0000:17:00.0`.
     pub bus: String,
 }
 

@@ -81,11 +81,11 @@ const fn max_pool_3d_gradient(types: &'static [(&'static str, &'static [DType])]
 
 /// The variants of a pooling kernel for different packs and indices.
 struct KernelVariants {
-    /// Handles packs of several elements, with 32-bit indices.
+    /// The variant for packs of several elements, with 32-bit indices.
     wide: Arc<Function>,
-    /// Handles single elements, with 32-bit indices.
+    /// The variant for single elements, with 32-bit indices.
     single: Arc<Function>,
-    /// Handles single elements with 64-bit indices.
+    /// The variant for single elements, with 64-bit indices.
     index_64: Arc<Function>,
 }
 

@@ -90,11 +90,11 @@ fn name(error: DriverError) -> String {
 pub(super) struct Nvidia {
     device: sys::CUdevice,
     context: Context,
-    /// Compute capability as two digits: `90`.
+    /// Compute capability as two digits, such as `90`.
     architecture: u32,
     /// Number of the GPU on the machine, for error messages.
     number: u32,
-    /// PCI bus id: `0000:17:00.0`.
+    /// PCI bus id, such as `0000:17:00.0`.
     bus: String,
     owned: Mutex<OwnedObjects>,
     peers: Peers,
