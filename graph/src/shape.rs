@@ -250,7 +250,7 @@ impl PartialShape {
     /// Returns the partial shape with the rank and sizes that are known in `self` or `other`.
     ///
     /// # Errors
-    /// `InvalidArgument` if they contradict each other.
+    /// `InvalidArgument` if the partial shapes contradict each other.
     pub fn merge(&self, other: &PartialShape) -> Result<PartialShape> {
         let (a, b) = match (&self.0, &other.0) {
             (None, _) => return Ok(other.clone()),

@@ -162,7 +162,7 @@ impl Conv {
     /// Parses the attributes of a convolution over images.
     ///
     /// # Errors
-    /// `InvalidArgument` for malformed attributes, `Unimplemented` for those without a kernel.
+    /// `InvalidArgument` for malformed attributes, `Unimplemented` for attributes that no kernel supports.
     pub fn of_images(node: &impl ReadAttr) -> Result<Conv> {
         let format = DataFormat::parse(&node.read_attr::<String>("data_format")?)?;
         let spatial = |values: Vec<i64>, [what, larger, inner]: [&str; 3]| {
