@@ -69,8 +69,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(())
         }))
     }),
-    // A read never copies, because it shares the variable's buffer and writers do not modify a shared buffer; so
-    // there is nothing to disable.
+    // `DisableCopyOnRead` disables nothing: a read never copies, because it shares the variable's buffer, and writers
+    // do not modify a shared buffer.
     KernelDef::of("DisableCopyOnRead", &[], |init| {
         let variable = VariableInput::new(init, 0);
         Kernel::sync(move |ctx| existing(&variable, ctx).map(|_| ()))

@@ -177,7 +177,8 @@ fn beta(a: f64, b: f64, x: f64) -> f64 {
     }
     let logs = libm::lgamma(a + b) - libm::lgamma(a) - libm::lgamma(b);
     let front = (logs + a * x.ln() + b * (-x).ln_1p()).exp();
-    // The fraction converges quickly on this side of the mean, and the function is symmetric.
+    // The continued fraction converges quickly for `x` up to about the mean, `a / (a + b)`. For a larger `x`, the
+    // result follows by symmetry from the function of `1 - x` with `a` and `b` exchanged.
     if x < (a + 1.0) / (a + b + 2.0) {
         front * beta_fraction(a, b, x) / a
     } else {

@@ -236,8 +236,8 @@ fn split<T, const V: usize>(vars: [&mut [T]; V], middle: usize) -> ([&mut [T]; V
     (left, rights.map(Option::unwrap_or_default))
 }
 
-/// The number of elements processed together: their values are in local arrays, which cannot overlap, so that it can
-/// use vector registers.
+/// The number of elements that the loop over a rule processes together. The values are in local arrays, which cannot
+/// overlap, so that the compiler can use vector registers.
 const BLOCK: usize = 16;
 
 /// The number of elements of 16-bit floats that are widened at a time.

@@ -69,7 +69,7 @@ functions! {
     PopulationCount: Integer -> u8, |x| x.count_ones() as u8;
 }
 
-/// A type of complex numbers, which have a direction.
+/// A complex number type; the sign of a complex number is its direction.
 trait Direction: Copy {
     /// Returns the number divided by its absolute value; 0 for 0.
     fn direction(self) -> Self;

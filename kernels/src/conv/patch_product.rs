@@ -161,7 +161,7 @@ impl PatchProduct {
 /// Returns the product of `sizes`.
 ///
 /// # Errors
-/// `InvalidArgument` if it overflows.
+/// `InvalidArgument` if the product overflows.
 fn checked_product(sizes: &[usize]) -> Result<usize> {
     let product = sizes.iter().try_fold(1usize, |n, &s| n.checked_mul(s));
     product.ok_or_else(|| Error::invalid(format!("sizes {sizes:?} overflow")))

@@ -31,7 +31,7 @@ impl<K: PartialEq, V> OperandCache<K, V> {
     /// training, is not worth caching.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// The errors of `make`.
     pub(crate) fn get(
         &self,
         operand: &Tensor,

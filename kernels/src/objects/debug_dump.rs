@@ -66,7 +66,7 @@ impl DumpTarget {
     /// Writes a tensor to all folders.
     ///
     /// # Errors
-    /// An error that names the path, if it cannot be written.
+    /// An error that names the path of a file that cannot be written.
     pub fn publish(&self, watched: Watched<'_>) -> Result<()> {
         if self.folders.is_empty() {
             return Ok(());
@@ -121,7 +121,7 @@ fn metadata_of(device: &str, slot: i64) -> String {
 /// Writes the graph of a device, as the bytes of a GraphDef, to the folders of debug URLs.
 ///
 /// # Errors
-/// Those of [`DumpTarget::publish`], and `Unimplemented` for a URL that is not a file's.
+/// The errors of [`DumpTarget::publish`], and `Unimplemented` for a URL that is not a file's.
 pub fn publish_graph<'a>(device: &str, graph: &[u8], urls: impl IntoIterator<Item = &'a str>) -> Result<()> {
     let now = microseconds();
     let mut event = Writer::new();

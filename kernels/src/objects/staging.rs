@@ -163,7 +163,7 @@ impl TupleIndices {
     /// Returns the indices in a tensor of the op, for the element with this key.
     ///
     /// # Errors
-    /// `InvalidArgument` unless they are strictly ascending and below `width`.
+    /// `InvalidArgument` unless the indices are strictly ascending and below `width`.
     pub fn of(indices: &Tensor, key: i64, width: usize) -> Result<TupleIndices> {
         let indices = indices.values::<i32>()?;
         if indices.windows(2).any(|pair| pair[0] >= pair[1]) {
@@ -333,7 +333,7 @@ impl StagingMap {
 /// Returns copies of the element's tensors at `indices`.
 ///
 /// # Errors
-/// `InvalidArgument` if one has been taken.
+/// `InvalidArgument` if one of the tensors has been taken.
 fn pick(tuple: &[Option<AnyTensor>], key: i64, indices: &TupleIndices) -> Result<Tuple> {
     let tensor = |&index: &usize| {
         tuple[index].clone().ok_or_else(|| {

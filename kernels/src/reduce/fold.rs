@@ -26,7 +26,7 @@ pub(super) struct Fold {
     result: usize,
     /// Fills results with the identity.
     pub(super) fill: fn(&mut [u8]),
-    /// Folds each row of a number of elements into one result.
+    /// Folds each row into one result; the last argument is the number of elements per row.
     rows: fn(&mut [u8], &[u8], usize),
     /// Combines two slices element by element.
     merge: fn(&mut [u8], &[u8]),

@@ -47,7 +47,7 @@ macro_rules! log_sums {
                 return $t::NAN;
             }
             let (less, more) = if x < y { (x, y) } else { (y, x) };
-            // Without this case, the difference of equal infinities would be NaN.
+            // Infinite operands are not subtracted, because the difference of equal infinities is NaN.
             if less == $t::NEG_INFINITY || more == $t::INFINITY { more } else { (less - more).exp().ln_1p() + more }
         }
     })* };

@@ -15,7 +15,7 @@ pub(super) fn dawson(x: f64) -> f64 {
         return if x.is_nan() { x } else { 0f64.copysign(x) };
     }
     if at < 0.2 {
-        // The Taylor series, whose terms have alternating signs and fall quickly here.
+        // The Taylor series, whose terms have alternating signs and fall quickly for small arguments.
         let (mut term, mut sum) = (x, x);
         for k in 1..TERMS {
             term *= -2.0 * x * x / (2 * k + 1) as f64;
@@ -27,7 +27,7 @@ pub(super) fn dawson(x: f64) -> f64 {
         return sum;
     }
     if at > 12.0 {
-        // The asymptotic series, which is exact to the last bit here.
+        // The asymptotic series, which is exact to the last bit for large arguments.
         let scale = 1.0 / (2.0 * x * x);
         let (mut term, mut sum) = (1.0, 1.0);
         for k in 0..20 {

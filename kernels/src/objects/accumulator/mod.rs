@@ -103,7 +103,8 @@ impl Accumulator {
     /// otherwise.
     ///
     /// # Errors
-    /// `InvalidArgument` if it takes gradients of another dtype, or dense instead of sparse ones or the reverse.
+    /// `InvalidArgument` if the accumulator takes gradients of another dtype, or dense instead of sparse ones or the
+    /// reverse.
     pub fn check(&self, dtype: DType, is_sparse: bool) -> Result<()> {
         if dtype != self.dtype {
             device::invalid!("Accumulator {} holds gradients of {}, not of {dtype}", self.name, self.dtype);

@@ -20,7 +20,7 @@ pub(super) fn batches(input: Cardinality, size: i64, drop_remainder: bool) -> Ca
 /// Returns the batch size as a `usize`.
 ///
 /// # Errors
-/// `InvalidArgument` unless it is positive.
+/// `InvalidArgument` unless the size is positive.
 pub(super) fn batch_size(size: i64) -> Result<usize> {
     match usize::try_from(size) {
         Ok(size @ 1..) => Ok(size),

@@ -29,7 +29,7 @@ struct SharedStates {
     kept: FxHashMap<String, Weak<SharedState>>,
     /// The number of entries in `kept` at which dropped states are removed.
     limit: usize,
-    /// Saved states, by place, of datasets that are not iterated again yet.
+    /// The saved states, by place, of datasets that have not been iterated since the restore.
     saved: FxHashMap<String, Bytes>,
     /// True while the iterators are restored; saved states are then kept, because they are set a second time at the
     /// end.
@@ -98,7 +98,7 @@ impl Pipeline {
     /// Returns the saved form of all shared states, with their places, in the order of the places.
     ///
     /// # Errors
-    /// Those of [`SharedExchange::exchange_shared`].
+    /// The errors of [`SharedExchange::exchange_shared`].
     pub(super) fn saved_states(&self, pull: &Pull) -> Result<Vec<(Bytes, Bytes)>> {
         let (kept, saved) = {
             let shared = self.shared.lock();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Returns the element unchanged if it satisfies the spec.
 ///
 /// # Errors
-/// `InvalidArgument` if its dtypes or shapes differ.
+/// `InvalidArgument` if the dtypes or shapes of the element differ from those of the spec.
 pub(super) fn checked_element(element: Element, spec: &ElementSpec) -> Result<Element> {
     if element.len() == spec.dtypes.len() && element.iter().zip(&spec.dtypes).all(|(t, d)| t.dtype() == *d) {
         return Ok(element);

@@ -21,7 +21,7 @@ impl VariantObject for Components {
 /// Converts the results of a function on `device` into an element.
 ///
 /// # Errors
-/// Those of [`Device::keep`]; `Internal` for a value that is not a tensor.
+/// The errors of [`Device::keep`]; `Internal` for a value that is not a tensor.
 pub(super) fn element(device: &Device, values: SmallVec<[Value; 4]>) -> Result<Element> {
     if values.iter().all(|value| value.on_host().is_some()) {
         return values.into_iter().map(Tensor::of).collect();

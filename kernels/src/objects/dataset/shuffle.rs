@@ -111,7 +111,7 @@ impl SeedSource {
     /// Returns the seed generator of a dataset that is iterated in the context `ctx`.
     ///
     /// # Errors
-    /// Those of `Pipeline::share`.
+    /// The errors of `Pipeline::share`.
     pub(crate) fn of(&self, ctx: &IteratorContext) -> Result<Arc<SeedGenerator>> {
         let generator = match self {
             SeedSource::Own { seeds, is_new_each_time, generators } => {

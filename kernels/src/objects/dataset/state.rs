@@ -230,7 +230,7 @@ pub(crate) trait StateValue: Sized {
     /// Takes the value from the start of `rest`.
     ///
     /// # Errors
-    /// `InvalidArgument` if the bytes are not of such a value.
+    /// `InvalidArgument` if the bytes are not a value of this type.
     fn take(rest: &mut Bytes) -> Result<Self>;
 }
 
@@ -437,7 +437,7 @@ impl<V: StateValue> ExchangedState for InputState<V> {
 /// Saves the state of the iterator and of its pipeline.
 ///
 /// # Errors
-/// Those of [`ExchangedState::exchange`], and of [`StateExchange::function`].
+/// The errors of [`ExchangedState::exchange`], and of [`StateExchange::function`].
 pub(super) fn save(
     iterator: &mut dyn DatasetIterator,
     ctx: &IteratorContext,
@@ -459,7 +459,7 @@ pub(super) fn save(
 /// pipeline's.
 ///
 /// # Errors
-/// Those of [`ExchangedState::exchange`], of making iterators, and of functions whose results are iterated.
+/// The errors of [`ExchangedState::exchange`], of making iterators, and of functions whose results are iterated.
 pub(super) fn restore(
     bytes: Bytes,
     ctx: &IteratorContext,

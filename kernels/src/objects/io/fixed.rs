@@ -83,7 +83,7 @@ impl FixedReader {
     /// Returns the next record, or `None` if the remaining bytes are fewer than a record and the footer.
     ///
     /// # Errors
-    /// Those of [`FixedReader::skip_header`].
+    /// The errors of [`FixedReader::skip_header`].
     pub fn next_record(&mut self) -> Result<Option<Bytes>> {
         self.skip_header()?;
         let needed = self.format.record.saturating_add(self.format.footer);

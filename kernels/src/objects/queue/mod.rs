@@ -249,7 +249,7 @@ impl Queue {
     /// Checks that the shapes of the components are known, which is necessary for batches of elements.
     ///
     /// # Errors
-    /// `InvalidArgument` if it has none.
+    /// `InvalidArgument` if the node that made the queue declares no shapes.
     pub fn check_shapes_known(&self) -> Result<()> {
         if self.spec.shapes.is_empty() {
             device::invalid!(
