@@ -26,7 +26,7 @@ pub fn devices(
 /// Returns a description of each GPU that a process may use.
 ///
 /// # Errors
-/// Those of [`devices`].
+/// The errors of [`devices`].
 pub fn find_gpus(visible: &GpuSelection) -> Result<Vec<String>> {
     let describe =
         |(id, gpu): (u32, Gpu)| format!("{} and {} MiB of memory", gpu.description(id), gpu.memory >> 20);

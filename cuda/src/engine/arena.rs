@@ -63,7 +63,7 @@ impl Arena {
     /// memory from the pool.
     ///
     /// # Errors
-    /// Those of [`KernelStream::allocate`](super::KernelStream::allocate).
+    /// The errors of [`KernelStream::allocate`](super::KernelStream::allocate).
     pub(super) fn allocate(self: &Arc<Arena>, dtype: DType, shape: Shape) -> Result<DeviceTensor> {
         let len = bytes_of(dtype, &shape)?;
         if len == 0 {
@@ -110,7 +110,7 @@ impl Arena {
     /// changes: the same memory with a reference count of its own.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub(super) fn snapshot(&self, input: &DeviceTensor) -> Result<DeviceTensor> {
         let of = block(input)?;
         let mut state = self.state.lock();

@@ -24,8 +24,8 @@ impl Graph {
     /// Captures the kernels that `run` enqueues on the device that `run` gets as its argument.
     ///
     /// # Errors
-    /// Those of `run`, and the driver's; `FailedPrecondition` if graphs are turned off. No kernel has run in
-    /// any of these cases.
+    /// The errors of `run` and of the driver; `FailedPrecondition` if graphs are turned off. No kernel has run in any
+    /// of these cases.
     pub(super) fn capture<T>(
         device: &Arc<Device>,
         arena: &Arc<Arena>,
@@ -46,7 +46,7 @@ impl Graph {
     /// Enqueues the graph in the compute stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub(super) fn launch(&self) -> Result<()> {
         let engine = self.arena.engine();
         engine.driver().launch_graph(self.id, engine.streams().id(Stream::Compute))

@@ -80,7 +80,7 @@ impl CapturedSegment {
     /// memory as in the run before. The capture runs no kernel.
     ///
     /// # Errors
-    /// Those of `run_kernels`, and the driver's; `ResourceExhausted`.
+    /// The errors of `run_kernels` and of the driver; `ResourceExhausted` if there is not enough memory.
     pub(super) fn new(
         engine: &Arc<Engine>,
         name: Arc<str>,
@@ -176,7 +176,7 @@ impl CapturedSegment {
     /// during the capture; see [`ReplayOutcome`].
     ///
     /// # Errors
-    /// The driver's; `ResourceExhausted` for the copy of an output.
+    /// The errors of the driver; `ResourceExhausted` if there is not enough memory for the copy of an output.
     pub(super) fn replay(
         &mut self,
         engine: &Arc<Engine>,

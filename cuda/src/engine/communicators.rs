@@ -43,7 +43,7 @@ pub(super) fn reduction(dtype: DType, reduction: MemberReduction) -> Option<Redu
 /// Begins to create a GPU's side of a communicator.
 ///
 /// # Errors
-/// The driver's.
+/// The errors of the driver.
 pub(super) fn connect(engine: &Arc<Engine>, place: &CommunicatorPlace) -> Result<Arc<GpuCommunicator>> {
     grant_access(engine)?;
     let thread = WaiterThread::new("anabranch-gpu-reduce")?;
@@ -109,7 +109,7 @@ impl Side {
     /// Calls the driver with the id of the communicator.
     ///
     /// # Errors
-    /// `Aborted` if the communicator has been aborted, and the driver's.
+    /// `Aborted` if the communicator has been aborted, and the errors of the driver.
     fn call<T>(&self, call: impl FnOnce(&dyn Driver, CommunicatorId) -> Result<T>) -> Result<T> {
         let id = self.id.lock();
         match *id {

@@ -111,7 +111,8 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// if there is not enough. May block.
     ///
     /// # Errors
-    /// `Unimplemented` if the GPU cannot share memory by file descriptor, or not in this granularity.
+    /// `Unimplemented` if the GPU cannot share memory by file descriptor, or if `bytes` is not a multiple of the
+    /// granularity in which the GPU shares memory.
     fn share(&self, bytes: usize) -> Result<Option<IpcMemory>>;
 
     /// Maps memory of at least `bytes` bytes that another process shares, and returns its address. May block.

@@ -46,7 +46,7 @@ impl Engine {
     /// Opens a GPU with streams, a memory pool and waiter threads of its own.
     ///
     /// # Errors
-    /// The driver's; `ResourceExhausted` if the options reserve all memory at once and the GPU has less.
+    /// The errors of the driver; `ResourceExhausted` if the options reserve all memory at once and the GPU has less.
     pub fn open(driver: Arc<dyn Driver>, device: String, options: &GpuOptions) -> Result<Engine> {
         let limit = options.limit(driver.memory()?.1)?;
         let streams = Streams::new(driver.clone())?;
@@ -155,7 +155,7 @@ impl Engine {
     /// copy.
     ///
     /// # Errors
-    /// `ResourceExhausted`, and the driver's.
+    /// `ResourceExhausted`, and the errors of the driver.
     pub fn upload(self: &Arc<Engine>, node: &Arc<str>, tensor: &Tensor) -> Result<DeviceTensor> {
         let (dtype, shape, bytes) = (tensor.dtype(), tensor.shape().clone(), tensor.bytes()?);
         if bytes.is_empty() {
@@ -171,7 +171,7 @@ impl Engine {
     /// GPU's stream, at which the memory is filled.
     ///
     /// # Errors
-    /// `ResourceExhausted`, and those of `copy`.
+    /// `ResourceExhausted`, and the errors of `copy`.
     pub(super) fn allocate_filled(
         self: &Arc<Engine>,
         node: &Arc<str>,
@@ -242,7 +242,7 @@ impl Engine {
     /// that fills the source tensor.
     ///
     /// # Errors
-    /// `ResourceExhausted`, and the drivers'.
+    /// `ResourceExhausted`, and the errors of both GPUs' drivers.
     pub(super) fn adopt(self: &Arc<Engine>, node: &Arc<str>, tensor: &DeviceTensor) -> Result<DeviceTensor> {
         let DeviceTensor { dtype, shape, memory } = tensor;
         let (dtype, len) = (*dtype, memory.len());

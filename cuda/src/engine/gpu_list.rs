@@ -32,7 +32,7 @@ impl Gpu {
 /// Returns the machine's GPUs; the driver is asked only once per process.
 ///
 /// # Errors
-/// `Unavailable` with the reason why there are none.
+/// `Unavailable` with the reason if no GPU is found.
 pub fn gpus() -> Result<&'static [Gpu]> {
     static FOUND: OnceLock<Result<Vec<Gpu>>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {

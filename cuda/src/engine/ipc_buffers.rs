@@ -269,7 +269,7 @@ impl Engine {
     /// use. May block.
     ///
     /// # Errors
-    /// The driver's, if the GPU cannot map the buffer.
+    /// The error of the driver, if the GPU cannot map the buffer.
     fn view(self: &Arc<Engine>, window: &PeerBuffer) -> Result<Address> {
         let find_mapping = |mapping: &Mapping| Arc::ptr_eq(&mapping.engine, self).then_some(mapping.address);
         let map = || {
@@ -284,7 +284,7 @@ impl Engine {
     /// notified.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub(super) fn map_borrowed(self: &Arc<Engine>, borrowed: &BorrowedMemory) -> Result<Address> {
         self.view(borrowed.window()).inspect_err(|_| borrowed.report_no_access())
     }
@@ -305,7 +305,7 @@ impl Engine {
     /// Maps a borrowed tensor and enqueues its copy.
     ///
     /// # Errors
-    /// `ResourceExhausted`, and the driver's.
+    /// `ResourceExhausted`, and the errors of the driver.
     fn map_and_copy(self: &Arc<Engine>, node: &Arc<str>, tensor: DeviceTensor) -> Result<Value> {
         let borrowed = BorrowedMemory::of(&*tensor.memory);
         let borrowed = borrowed.ok_or_else(|| Error::internal(format!("{tensor:?} is lent by nobody")))?;

@@ -81,7 +81,7 @@ impl<'a> KernelStream<'a> {
     /// Allocates `bytes` of device memory for a kernel's temporary data.
     ///
     /// # Errors
-    /// Those of [`KernelStream::allocate`].
+    /// The errors of [`KernelStream::allocate`].
     pub fn scratch(&self, node: &Arc<str>, bytes: usize) -> Result<DeviceTensor> {
         self.allocate(node, DType::UInt8, Shape::new(&[bytes])?)
     }
@@ -124,7 +124,7 @@ impl<'a> KernelStream<'a> {
     /// exceed its largest size. Enqueues nothing if `count` is 0.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub fn launch(&self, function: &Function, count: usize, arguments: &Arguments) -> Result<()> {
         self.launch_blocks(function, count.div_ceil(THREADS as usize), arguments)
     }
@@ -134,7 +134,7 @@ impl<'a> KernelStream<'a> {
     /// index modulo `period`, and values that depend only on that remainder are computed once per thread.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub fn launch_strided(
         &self,
         function: &Function,
@@ -148,7 +148,7 @@ impl<'a> KernelStream<'a> {
     /// Like [`KernelStream::launch`], for `count` items of work that each take a whole block of threads.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub fn launch_blocks(&self, function: &Function, count: usize, arguments: &Arguments) -> Result<()> {
         if count == 0 {
             return Ok(());
@@ -163,7 +163,7 @@ impl<'a> KernelStream<'a> {
     /// one batch with the following pieces of the same kernel.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub fn launch_piece(&self, function: &Arc<Function>, piece: Piece, shared: &Arguments) -> Result<()> {
         let Some(capture) = self.capture else {
             return self.launch_pieces(&PieceBatch::new(function, shared, piece));
@@ -180,7 +180,7 @@ impl<'a> KernelStream<'a> {
     /// Enqueues the batch of launches that a capture holds back, if there is one.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub(super) fn flush(&self) -> Result<()> {
         let pending = self.capture.and_then(|capture| capture.pending.lock().take());
         pending.map_or(Ok(()), |pieces| self.launch_pieces(&pieces))
@@ -193,7 +193,7 @@ impl<'a> KernelStream<'a> {
     /// Calls an NVIDIA library, which may enqueue work after the kernels enqueued so far.
     ///
     /// # Errors
-    /// Those of `call`.
+    /// The errors of `call`.
     pub fn call<R>(&self, call: impl FnOnce(&dyn Driver, StreamId) -> Result<R>) -> Result<R> {
         self.flush()?;
         call(self.driver(), self.stream())
@@ -212,7 +212,7 @@ impl<'a> KernelStream<'a> {
     /// Enqueues a copy between two tensors of one size.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub fn copy(&self, to: &DeviceTensor, from: &DeviceTensor) -> Result<()> {
         self.flush()?;
         let (to, from) = (block(to)?, block(from)?);
@@ -225,7 +225,7 @@ impl<'a> KernelStream<'a> {
     /// Enqueues work that sets each byte of a tensor to `byte`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub fn fill(&self, to: &DeviceTensor, byte: u8) -> Result<()> {
         self.flush()?;
         let to = block(to)?;

@@ -249,7 +249,7 @@ impl Library {
     /// Like [`Library::find`], for code that calls the library without cudarc.
     ///
     /// # Errors
-    /// Those of [`Library::find`].
+    /// The errors of [`Library::find`].
     pub(super) fn open(&self) -> Result<(libloading::Library, FoundLibrary)> {
         let candidates = cudarc::get_lib_name_candidates(self.name);
         let mut why = None;
@@ -297,7 +297,7 @@ impl Library {
     /// Checks that the library and all its functions can be called.
     ///
     /// # Errors
-    /// Those of [`Library::find`], with the library's purpose.
+    /// The errors of [`Library::find`], with the library's purpose.
     pub fn check(&self) -> Result<()> {
         self.find().map(|_| ()).map_err(|error| unavailable(format!("{error} ({})", self.purpose)))
     }

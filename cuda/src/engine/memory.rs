@@ -82,7 +82,7 @@ impl Block {
     /// capture. Work enqueued after this call runs after the work that wrote the memory.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub(super) fn alias(&self) -> Result<Block> {
         let mut block = Block::new(self.engine.clone(), self.read()?, self.len);
         block.owner = Owner::Other;
@@ -132,7 +132,7 @@ impl Block {
     /// Returns the address for a kernel that reads the block and is enqueued next.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub fn read(&self) -> Result<Address> {
         self.order.lock().wait_for_fill(&self.engine)?;
         Ok(self.address)
@@ -142,7 +142,7 @@ impl Block {
     /// copies that read the block.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub fn write(&self) -> Result<Address> {
         let mut order = self.order.lock();
         order.wait_for_fill(&self.engine)?;
@@ -155,7 +155,7 @@ impl Block {
     /// Enqueues a copy that reads the block, and returns the event at its end.
     ///
     /// # Errors
-    /// The driver's, and those of `copy`.
+    /// The errors of the driver and of `copy`.
     pub(super) fn record_copy(
         &self,
         stream: Stream,
@@ -174,7 +174,7 @@ impl Block {
     /// because a block with several references is not changed in place.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub(super) fn read_on(&self, stream: Stream) -> Result<Address> {
         self.order.lock().wait_for_writer(&self.engine, stream)?;
         Ok(self.address)

@@ -20,7 +20,7 @@ impl ResultMemory {
     /// Allocates memory as large as the input of the reduction of a node.
     ///
     /// # Errors
-    /// `ResourceExhausted`, and the driver's.
+    /// `ResourceExhausted`, and the errors of the driver.
     pub(super) fn new(engine: &Arc<Engine>, input: &DeviceTensor, node: &Arc<str>) -> Result<ResultMemory> {
         let DeviceTensor { dtype, shape, memory } = input;
         let description = || format!("tensor with shape{shape} and type {dtype} for {node}");
@@ -37,7 +37,7 @@ impl ResultMemory {
     /// the input is read until that event.
     ///
     /// # Errors
-    /// The driver's.
+    /// The errors of the driver.
     pub(super) fn into_tensor(mut self) -> Result<(DeviceTensor, Arc<Mark>)> {
         let mark = self.engine.streams().mark(Stream::Collective)?;
         block(&self.input)?.add_reader(mark.clone());

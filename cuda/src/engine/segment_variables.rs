@@ -25,7 +25,7 @@ impl SegmentVariables {
     /// Finds the variables that the inputs refer to; returns `None` if an input is a view of a variable.
     ///
     /// # Errors
-    /// Those of an invalid or unknown handle.
+    /// The errors of an invalid or unknown handle.
     pub(super) fn of(
         inputs: &[Value],
         accesses: &[Access],

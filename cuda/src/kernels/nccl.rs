@@ -79,7 +79,7 @@ fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
         Reduction::Product => "Mul",
         Reduction::Minimum => "Minimum",
         Reduction::Maximum => "Maximum",
-        // `reduction` returns no mean.
+        // The function `reduction` never returns a mean.
         Reduction::Mean => return Err(Error::invalid("Unsupported reduction: mean")),
     };
     let dtype = init.output_type(0);

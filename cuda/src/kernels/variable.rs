@@ -139,8 +139,8 @@ impl Assignment {
     /// already has.
     ///
     /// # Errors
-    /// `FailedPrecondition` in a capture if the variable cannot keep its memory, or the memory is shared; the
-    /// driver's.
+    /// `FailedPrecondition` in a capture if the variable cannot keep its memory, or the memory is shared; the errors of
+    /// the driver.
     pub(super) fn run(
         &self,
         ctx: &KernelContext<'_>,
@@ -168,7 +168,7 @@ impl Assignment {
 /// Changes a variable's value under its lock: in place, or in a copy if a snapshot shares the memory.
 ///
 /// # Errors
-/// `FailedPrecondition` if the variable is not initialised, and those of `change`.
+/// `FailedPrecondition` if the variable is not initialised, and the errors of `change`.
 pub(super) fn update_value<R>(
     ctx: &KernelContext<'_>,
     variable: &Variable,
@@ -183,8 +183,7 @@ pub(super) fn update_value<R>(
 /// Ensures that a variable's memory is not shared.
 ///
 /// # Errors
-/// Those of [`KernelStream::check_changes`](crate::engine::KernelStream::check_changes), and of allocating a
-/// copy.
+/// The errors of [`KernelStream::check_changes`](crate::engine::KernelStream::check_changes), and of allocating a copy.
 pub(super) fn make_variable_unique(ctx: &KernelContext<'_>, value: &mut DeviceTensor) -> Result<()> {
     let stream = kernel_stream(ctx)?;
     match stream.is_captured() {

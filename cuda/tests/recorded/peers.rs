@@ -52,7 +52,7 @@ fn peer_copies_run_on_the_source_gpu() -> Fallible {
             "mark 3"
         ]
     );
-    // Kernels on the target wait for the copy, once.
+    // The first kernel that reads the copied tensor waits for the copy; later kernels of the same stream need not wait.
     let exp = node("Exp", DType::Float)?;
     let first = run_node_on(&gpus[1].device, &exp, vec![there.clone()])?;
     assert_eq!(gpus[0].driver.log(), ["allocate 8 on 5", "wait 5", "map<Exp, float, float> on 5"]);

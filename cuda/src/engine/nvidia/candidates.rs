@@ -40,7 +40,7 @@ impl<T> Candidates<T> {
     /// support the work. Returns `false`, without enqueueing anything, if no candidate supports the work.
     ///
     /// # Errors
-    /// Those of `enqueue`.
+    /// The errors of `enqueue`.
     pub(super) fn enqueue(
         &mut self,
         timing_stream: Option<StreamId>,

@@ -196,7 +196,7 @@ impl Functions {
                 all_reduce: *library.get(b"ncclAllReduce\0").map_err(missing)?,
             }
         };
-        // The library stays loaded as long as the process, and so do its functions.
+        // The library is never unloaded, so its functions stay valid until the process ends.
         std::mem::forget(library);
         if version < MIN_VERSION {
             let text =

@@ -42,7 +42,7 @@ use std::sync::OnceLock;
 /// Returns the machine's GPUs.
 ///
 /// # Errors
-/// `Unavailable` if the driver finds none.
+/// `Unavailable` if the driver finds no GPU.
 pub(super) fn list() -> Result<Vec<Gpu>> {
     let none = |error: DriverError| Error::new(Code::Unavailable, format!("the driver says {}", name(error)));
     result::init().map_err(none)?;

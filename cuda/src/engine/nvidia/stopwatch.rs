@@ -20,7 +20,7 @@ const SAMPLES: usize = 3;
 /// `false`, which means that it enqueued nothing.
 ///
 /// # Errors
-/// Those of `enqueue`, and the driver's.
+/// The errors of `enqueue` and of the driver.
 pub(super) fn time(at: StreamId, mut enqueue: impl FnMut() -> Result<bool>) -> Result<Option<Duration>> {
     // The warm-up waits for earlier work of the stream and loads code that is loaded on first use.
     if !enqueue()? {
