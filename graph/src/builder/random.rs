@@ -59,6 +59,6 @@ fn seeded(call: Call<'_>, seed: i64) -> Output {
     if seed == 0 {
         return call.output();
     }
-    // TensorFlow truncates op seeds in this way, which also makes negative seeds valid.
+    // TensorFlow takes op seeds modulo 2^31 - 1, which also makes negative seeds valid.
     call.attr("seed", GRAPH_SEED).attr("seed2", seed.rem_euclid(i32::MAX.into())).output()
 }
