@@ -164,7 +164,7 @@ fn measure(criterion: &mut Criterion, line: &str, threads: usize) -> Result<()> 
     let pool = pool(threads)?;
     let mut made: Option<Result<PreparedCase>> = None;
     criterion.bench_function(&format!("{line} @{threads}"), |bencher| {
-        // Only selected cases get here, so only they allocate their inputs.
+        // The benchmark calls this closure only for selected cases, so only they allocate their inputs.
         let Ok(ready) = made.get_or_insert_with(|| PreparedCase::new(line)) else { return };
         assert!(ready.run().is_ok(), "{line} fails");
         pool.install(|| bencher.iter(|| ready.run()));

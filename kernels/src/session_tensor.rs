@@ -45,7 +45,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// A container name that clients cannot use.
 const CONTAINER: &str = "_session_tensors";
 
-/// A stored tensor.
+/// A tensor that stays on a device until the session ends or the client deletes the tensor.
 #[derive(Debug)]
 struct SessionTensor(AnyTensor);
 

@@ -90,8 +90,8 @@ impl WriteShared {
         while !state.is_dropped && !self.changed.wait_until(state, end).timed_out() {}
     }
 
-    /// Writes the first chunk of the queue. Returns whether it wrote: false if the queue is empty or a chunk is being
-    /// written to the file.
+    /// Writes the first chunk of the queue. Returns whether a chunk was written: false if the queue is empty or a chunk
+    /// is being written to the file.
     fn try_write_next(&self, state: &mut MutexGuard<'_, WriteQueue>) -> bool {
         if state.queue.is_empty() {
             return false;

@@ -52,7 +52,8 @@ struct ExampleParser(Arc<RequestedFeatures>);
 impl ElementFunction for ExampleParser {
     fn start(&self, _: &Arc<Cancellation>, arguments: Element, done: FunctionDone) {
         let features = self.0.clone();
-        // The callback is shared with the new thread, so that it is still here if no thread can be started.
+        // The new thread shares the callback, so that this thread can still call it if the new thread cannot be
+        // started.
         let done = Arc::new(parking_lot::Mutex::new(Some(done)));
         let answer = done.clone();
         let started = threads::spawn(move || {
