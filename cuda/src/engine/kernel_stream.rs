@@ -265,7 +265,7 @@ mod tests {
             let blocks = strided_blocks(256 * 100_000, period);
             assert!(blocks > 1024 && (blocks * 256).is_multiple_of(period), "{period}: {blocks}");
         }
-        // For these periods no multiple fits into the largest grid.
+        // No multiple of a large prime fits into the largest grid, and a period of 0 has no multiples.
         assert_eq!(strided_blocks(256 * 100_000, 4099), 2048);
         assert_eq!(strided_blocks(256 * 100_000, 0), 2048);
     }

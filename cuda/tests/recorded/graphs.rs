@@ -174,7 +174,7 @@ fn held_outputs_are_not_overwritten_by_the_next_step() -> Fallible {
         step.end()?;
         assert!(step.fetch("sum")?.is_some());
     }
-    // From here on the output is copied out of the graph's memory, so that concurrent steps can all replay.
+    // In later steps the output is copied out of the graph's memory, so that concurrent steps can all replay.
     gpu.driver.log();
     let (one, two) = (partition.begin(false), partition.begin(false));
     for step in [&one, &two] {
@@ -241,8 +241,8 @@ fn graph_with_as_many_copies_as_kernels_is_rejected() -> Fallible {
         }
         Ok(launches(&gpu.driver.log()))
     };
-    // With LAST = w the graph copies four inputs for four kernels and is evicted; with LAST = z it copies
-    // three.
+    // If the last product reads `w`, the graph copies four inputs for four kernels and is evicted; if it reads `z`, the
+    // graph copies three inputs.
     assert_eq!((run("w")?, run("z")?), (8, 18));
     Ok(())
 }
