@@ -30,7 +30,7 @@ impl Shapes {
     /// Infers the shapes of all outputs of a graph.
     ///
     /// # Errors
-    /// The first contradiction, with the node's name.
+    /// The error of the first contradiction between shapes, with the node's name.
     pub fn infer(graph: &Graph) -> Result<Shapes> {
         let mut shapes = Shapes { outputs: vec![SmallVec::new(); graph.len()], ..Shapes::default() };
         for id in Topology::new(graph).order(graph)? {

@@ -36,11 +36,11 @@ unary! {
     square = "Square";
     /// Returns `1 / x`.
     reciprocal = "Reciprocal";
-    /// Rounds down.
+    /// Returns `x` rounded down.
     floor = "Floor";
-    /// Rounds up.
+    /// Returns `x` rounded up.
     ceil = "Ceil";
-    /// Rounds to the nearest integer, halves to even.
+    /// Returns `x` rounded to the nearest integer, halves to even.
     round = "Round";
     /// Returns the sine.
     sin = "Sin";

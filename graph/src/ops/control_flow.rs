@@ -212,15 +212,15 @@ fn select(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Merges the gradients of all outputs. For an output at which no gradient arrived, zeros are merged; the zeros are
-/// alive if and only if that output is alive.
+/// Gradient of Switch: merges the gradients of all outputs. For an output at which no gradient arrived, zeros are
+/// merged; the zeros are alive if and only if that output is alive.
 fn switch_gradient(s: &Scope, forward: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let ways: Vec<Output> =
         (0..dy.len()).map(|i| dy[i].unwrap_or_else(|| s.zeros_like(forward.output(i)))).collect();
     Ok(vec![Some(s.op("Merge").input(ways).output()), None])
 }
 
-/// Routes the gradient to the input that was alive.
+/// Gradient of Merge: routes the gradient of the output to the input that was alive.
 fn merge_gradient(s: &Scope, forward: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dy) = dy[0] else { return Ok(vec![None; forward.inputs.len()]) };
     let count = forward.inputs.len() as i64;

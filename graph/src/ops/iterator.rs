@@ -298,7 +298,7 @@ pub(super) fn element(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The output is a vector of unknown length.
+/// Sets the output's shape to that of a vector of unknown length.
 fn state_vector(infer: &mut Infer<'_>) -> Result<()> {
     infer.set(0, PartialShape::vector(None));
     Ok(())

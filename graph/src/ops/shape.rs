@@ -326,7 +326,7 @@ impl Scope {
         self.op("Reshape").input(summed).input(shape).output()
     }
 
-    /// Sums over all axes.
+    /// Returns the sum of all elements of `dz`, a scalar.
     pub(crate) fn sum_to_scalar(&self, dz: Output) -> Output {
         let axes = match self.shape(dz).rank() {
             Some(rank) => self.constant_vector(&(0..rank as i32).collect::<Vec<_>>()),

@@ -8,7 +8,7 @@ use crate::topology::Topology;
 /// of the right types, that attributes are present and allowed, and that each cycle contains a NextIteration.
 ///
 /// # Errors
-/// The first violation, with the node's name.
+/// The error of the first check that fails, with the node's name.
 pub fn validate(graph: &Graph) -> Result<()> {
     let topology = Topology::new(graph);
     for (id, node) in graph.nodes() {
