@@ -14,9 +14,9 @@ pub(crate) trait Vector {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     Baseline,
-    /// AVX2, FMA and F16C.
+    /// The level with AVX2, FMA and F16C.
     V3,
-    /// AVX-512 F, BW, CD, DQ and VL.
+    /// The level with AVX-512 F, BW, CD, DQ and VL.
     V4,
 }
 

@@ -13,13 +13,13 @@ pub(super) trait Field: Analytic + Num {}
 
 impl<T: Analytic + Num> Field for T {}
 
-/// Gradient descent: subtracts the gradient times the learning rate.
+/// Makes the rule of gradient descent, which subtracts the gradient times the learning rate.
 pub(super) fn gradient_descent<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 1], W) -> [W; 1] + use<W>> {
     let alpha = s[0];
     Ok(move |[var]: [W; 1], g: W| [var - alpha * g])
 }
 
-/// Momentum, optionally Nesterov's.
+/// Makes the rule of momentum, optionally Nesterov's.
 pub(super) fn momentum<W: Field>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
     let (lr, momentum) = (s[0], s[1]);
     Ok(move |[var, accum]: [W; 2], g: W| {
@@ -29,7 +29,7 @@ pub(super) fn momentum<W: Field>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 
     })
 }
 
-/// Momentum as Keras defines it, optionally Nesterov's.
+/// Makes the rule of momentum as Keras defines it, optionally Nesterov's.
 pub(super) fn keras_momentum<W: Field>(
     s: &[W],
     nesterov: bool,
@@ -42,7 +42,7 @@ pub(super) fn keras_momentum<W: Field>(
     })
 }
 
-/// Adam (Kingma and Ba, 2014), optionally with Nesterov's momentum (Dozat, 2016).
+/// Makes the rule of Adam (Kingma and Ba, 2014), optionally with Nesterov's momentum (Dozat, 2016).
 pub(super) fn adam<W: Field>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, beta1, beta2, epsilon) = (s[2], s[3], s[4], s[5]);
     let one = W::one();
@@ -55,7 +55,7 @@ pub(super) fn adam<W: Field>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 3], 
     })
 }
 
-/// Adam with AMSGrad (Reddi, Kale and Kumar, 2018).
+/// Makes the rule of Adam with AMSGrad (Reddi, Kale and Kumar, 2018).
 pub(super) fn adam_with_amsgrad<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 4], W) -> [W; 4] + use<W>> {
     let (lr, beta1, beta2, epsilon) = (s[2], s[3], s[4], s[5]);
     let one = W::one();
@@ -68,7 +68,7 @@ pub(super) fn adam_with_amsgrad<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W
     })
 }
 
-/// AdaMax (Kingma and Ba, 2014, section 7.1).
+/// Makes the rule of AdaMax (Kingma and Ba, 2014, section 7.1).
 pub(super) fn ada_max<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (beta1_power, lr, beta1, beta2, epsilon) = (s[0], s[1], s[2], s[3], s[4]);
     let one = W::one();
@@ -81,7 +81,7 @@ pub(super) fn ada_max<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -
     })
 }
 
-/// Adagrad (Duchi, Hazan and Singer, 2011).
+/// Makes the rule of Adagrad (Duchi, Hazan and Singer, 2011).
 pub(super) fn adagrad<W: Field>(
     s: &[W],
     update_slots: bool,
@@ -93,7 +93,7 @@ pub(super) fn adagrad<W: Field>(
     })
 }
 
-/// Adagrad with an epsilon that is added to the square root of the accumulator.
+/// Makes the rule of Adagrad with an epsilon that is added to the square root of the accumulator.
 pub(super) fn adagrad_v2<W: Field>(
     s: &[W],
     update_slots: bool,
@@ -105,7 +105,7 @@ pub(super) fn adagrad_v2<W: Field>(
     })
 }
 
-/// Adagrad with dual averaging, with L1 and L2 penalties (Duchi, Hazan and Singer, 2011).
+/// Makes the rule of Adagrad with dual averaging, with L1 and L2 penalties (Duchi, Hazan and Singer, 2011).
 pub(super) fn adagrad_da<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, l1, l2, step) = (s[0], s[1], s[2], s[3]);
     Ok(move |[_, sum, squares]: [W; 3], g: W| {
@@ -115,7 +115,7 @@ pub(super) fn adagrad_da<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W
     })
 }
 
-/// RMSProp (Tieleman and Hinton, 2012).
+/// Makes the rule of RMSProp (Tieleman and Hinton, 2012).
 pub(super) fn rms_prop<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, rho, momentum, epsilon) = (s[0], s[1], s[2], s[3]);
     Ok(move |[var, ms, mom]: [W; 3], g: W| {
@@ -125,7 +125,7 @@ pub(super) fn rms_prop<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) 
     })
 }
 
-/// Centered RMSProp (Graves, 2013).
+/// Makes the rule of centered RMSProp (Graves, 2013).
 pub(super) fn centered_rms_prop<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 4], W) -> [W; 4] + use<W>> {
     let (lr, rho, momentum, epsilon) = (s[0], s[1], s[2], s[3]);
     Ok(move |[var, mg, ms, mom]: [W; 4], g: W| {
@@ -136,7 +136,7 @@ pub(super) fn centered_rms_prop<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W
     })
 }
 
-/// FTRL (McMahan and others, 2013).
+/// Makes the rule of FTRL (McMahan and others, 2013).
 pub(super) fn ftrl<W: Float>(s: &[W], multiply_by_lr: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     Ok(Ftrl::new(s, false, multiply_by_lr).rule(false))
 }
@@ -220,7 +220,7 @@ impl<W: Float> Ftrl<W> {
     }
 }
 
-/// Adadelta (Zeiler, 2012).
+/// Makes the rule of Adadelta (Zeiler, 2012).
 pub(super) fn adadelta<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, rho, epsilon) = (s[0], s[1], s[2]);
     Ok(move |[var, accum, accum_update]: [W; 3], g: W| {
@@ -250,7 +250,7 @@ pub(super) fn proximal_adagrad<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W;
     })
 }
 
-/// AddSign (Bello and others, 2017).
+/// Makes the rule of AddSign (Bello and others, 2017).
 pub(super) fn add_sign<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
     let (lr, alpha, sign_decay, beta) = (s[0], s[1], s[2], s[3]);
     Ok(move |[var, m]: [W; 2], g: W| {
@@ -259,7 +259,7 @@ pub(super) fn add_sign<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 2], W) 
     })
 }
 
-/// PowerSign (Bello and others, 2017).
+/// Makes the rule of PowerSign (Bello and others, 2017).
 pub(super) fn power_sign<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
     let (lr, logbase, sign_decay, beta) = (s[0], s[1], s[2], s[3]);
     Ok(move |[var, m]: [W; 2], g: W| {

@@ -116,12 +116,12 @@ impl<'a> StateExchange<'a> {
         matches!(self.stream, Stream::Restore(_))
     }
 
-    /// Returns the request that the exchange belongs to.
+    /// Returns the request that may end the exchange.
     pub(crate) fn pull(&self) -> &'a Pull {
         self.pull
     }
 
-    /// Saves or replaces a value.
+    /// Saves a value, or replaces it by the saved value.
     pub(crate) fn value<T: StateValue>(&mut self, value: &mut T) -> Result<()> {
         match &mut self.stream {
             Stream::Save(out) => value.put(out),
