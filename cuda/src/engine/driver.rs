@@ -14,23 +14,23 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address(pub u64);
 
-/// A CUDA stream: a queue of work that runs in order.
+/// The id of a CUDA stream, which is a queue of work that runs in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId(pub u64);
 
-/// An event in a stream.
+/// The id of an event in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventId(pub u64);
 
-/// A kernel that is loaded into the GPU's memory.
+/// The id of a kernel that is loaded into the GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionId(pub u64);
 
-/// An instantiated CUDA graph.
+/// The id of an instantiated CUDA graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GraphId(pub u64);
 
-/// This GPU's side of a communicator.
+/// The id of this GPU's side of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CommunicatorId(pub u64);
 

@@ -8,15 +8,15 @@ use std::sync::Arc;
 /// The purpose of a stream. Each kind of work has a stream of its own, so that copies overlap with kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// Kernels.
+    /// The stream of kernels.
     Compute,
-    /// Copies from host memory, and from the IPC buffers of other processes.
+    /// The stream of copies from host memory, and from the IPC buffers of other processes.
     In,
-    /// Copies to host memory.
+    /// The stream of copies to host memory.
     Out,
-    /// Copies to other GPUs, and into IPC buffers.
+    /// The stream of copies to other GPUs, and into IPC buffers.
     Peer,
-    /// Collectives over several GPUs.
+    /// The stream of collectives over several GPUs.
     Collective,
 }
 

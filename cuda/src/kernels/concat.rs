@@ -105,9 +105,9 @@ fn make_split(
 /// The direction of a copy between one tensor and several parts of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MoveDirection {
-    /// From the parts into the tensor.
+    /// The parts are copied into the tensor.
     Join,
-    /// From the tensor into the parts.
+    /// The tensor is copied into the parts.
     Split,
 }
 

@@ -27,7 +27,7 @@ fn key(gpus: &[Gpu]) -> Fallible<Vec<u8>> {
     Ok(gpus[0].device.processor().collectives().ok_or("a GPU has no collectives")?.create_key()?)
 }
 
-/// Starts the sum of a GPU's part.
+/// Starts a GPU's part of a sum, and returns the receiver of its result.
 fn sum(gpu: &Gpu, communicator: &Arc<dyn DeviceCommunicator>, part: &[f32]) -> Fallible<Reduced> {
     let part = Tensor::from_slice(part, graph::Shape::new(&[part.len()])?)?;
     let Value::Device(tensor) = gpu.upload(part)? else { return Err("not on the GPU".into()) };
