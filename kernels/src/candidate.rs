@@ -118,7 +118,8 @@ fn expected_count(probability: f32, batch: usize, tries: usize) -> f32 {
     -(tries as f32 * (-probability).ln_1p()).exp_m1()
 }
 
-/// `ComputeAccidentalHits`: true classes that were also sampled, as their row and their index among the samples.
+/// `ComputeAccidentalHits`: outputs the true classes that were also sampled, as their row and their index among the
+/// samples.
 fn accidental_hits(ctx: &mut KernelContext<'_>, num_true: i64) -> Result<()> {
     let (classes, sampled) = (ctx.input(0)?, ctx.input(1)?);
     let [batch, columns] = *classes.shape().dims() else {

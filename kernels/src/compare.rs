@@ -167,7 +167,7 @@ fn equal_strings(plan: &Plan, x: &Tensor, y: &Tensor, equal: bool) -> Result<Ten
     Ok(out)
 }
 
-/// `ApproximateEqual`: whether corresponding elements differ by at most `tolerance`.
+/// `ApproximateEqual`: outputs whether corresponding elements differ by at most `tolerance`.
 fn approximately<T: Lane>(ctx: &mut KernelContext<'_>, tolerance: f32) -> Result<()>
 where
     T::Wide: Real,

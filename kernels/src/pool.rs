@@ -429,7 +429,7 @@ impl<T: Semiring + PartialOrd> Vector for ToFirstMaxima<'_, T> {
     }
 }
 
-/// The gradient of max pooling: each window's gradient goes to its first maximum.
+/// Computes the gradient of max pooling: each window's gradient goes to its first maximum.
 fn max_pool_grad(ctx: &mut KernelContext<'_>, pool: &Pool, fill: Fill) -> Result<()> {
     let (sizes, inputs) = gradient_inputs(ctx, pool, true)?;
     let out = Tensor::zeros(inputs[2].dtype(), input_nhwc(pool, &sizes)?)?;
@@ -460,8 +460,8 @@ fn add_to_first_maxima<T: Semiring + PartialOrd>(
 /// The largest difference from a window's maximum at which an element of a volume counts as equal to the maximum.
 const NEAR_MAXIMUM: f64 = 1e-5;
 
-/// The gradient of max pooling of volumes: each window's gradient goes to all elements that equal the window's maximum
-/// or nearly so, like in TensorFlow.
+/// Computes the gradient of max pooling of volumes: each window's gradient goes to all elements that equal the window's
+/// maximum or nearly so, like in TensorFlow.
 fn max_pool_3d_grad(ctx: &mut KernelContext<'_>, pool: &Pool, fill: Fill) -> Result<()> {
     let (sizes, inputs) = gradient_inputs(ctx, pool, true)?;
     let out = ctx.allocate(inputs[2].dtype(), input_nhwc(pool, &sizes)?)?;
@@ -496,7 +496,8 @@ fn add_to_near_maxima<T: Float>(sizes: &PoolSizes, inputs: &[Tensor], out: &mut 
     Ok(())
 }
 
-/// The gradient of the max pooling gradient: for each window, the incoming gradient at the window's first maximum.
+/// Computes the gradient of the max pooling gradient: for each window, the incoming gradient at the window's first
+/// maximum.
 fn max_pool_grad_grad(ctx: &mut KernelContext<'_>, pool: &Pool, fill: Fill) -> Result<()> {
     let (sizes, inputs) = gradient_inputs(ctx, pool, false)?;
     if pool.volumes && inputs[0].num_elements() == 0 {
@@ -558,7 +559,7 @@ fn write_means<T: Float>(sizes: &PoolSizes, inputs: &[Tensor], out: &mut Tensor)
     Ok(())
 }
 
-/// The gradient of mean pooling: each window's gradient is divided equally among its elements.
+/// Computes the gradient of mean pooling: each window's gradient is divided equally among its elements.
 fn avg_pool_grad(ctx: &mut KernelContext<'_>, pool: &Pool, fill: Fill) -> Result<()> {
     let (shape, grad) = (ctx.input(0)?, ctx.input(1)?);
     if shape.shape().dims() != [pool.rank()] {

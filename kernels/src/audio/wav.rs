@@ -126,7 +126,7 @@ pub(super) fn decode(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// `EncodeWav`: encodes samples as a file.
+/// `EncodeWav`: encodes samples as a WAV file.
 pub(super) fn encode(ctx: &mut KernelContext<'_>) -> Result<()> {
     let audio = ctx.input(0)?;
     let rate = sample_rate(ctx, 1)?;

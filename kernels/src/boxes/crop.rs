@@ -130,7 +130,7 @@ fn around(at: f32) -> (usize, usize, f32) {
 /// A function that writes the crops of an image; the last argument is the value of pixels outside the image.
 type WriteCrops = fn(&Crops<'_>, &Tensor, &mut Tensor, f32) -> Result<()>;
 
-/// `CropAndResize`: pixels outside the image get the value `outside`.
+/// `CropAndResize`: outputs the crops; pixels outside the image get the value `outside`.
 pub(super) fn forward(
     ctx: &mut KernelContext<'_>,
     method: CropMethod,

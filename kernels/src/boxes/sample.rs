@@ -225,7 +225,7 @@ fn cast(dtype: DType, values: [i32; 3]) -> Result<Tensor> {
     })
 }
 
-/// `RandomCrop`: a crop of an image, of a given size and at a random position.
+/// `RandomCrop`: outputs a crop of an image, of a given size and at a random position.
 pub(super) fn random_crop(init: &KernelInit<'_>) -> Result<Kernel> {
     let stream = WordStream::of(init)?;
     Kernel::sync(move |ctx| {

@@ -123,7 +123,7 @@ fn numbers(chosen: &[(usize, f32)], length: usize) -> Result<Tensor> {
     zero_padded(chosen, length, |c| c.0 as i32)
 }
 
-/// `NonMaxSuppression`: the threshold of overlaps is an attribute.
+/// `NonMaxSuppression`: outputs the selected boxes; the threshold of overlaps is an attribute.
 pub(super) fn version_1(ctx: &mut KernelContext<'_>, threshold: f32) -> Result<()> {
     let limits = SuppressionLimits {
         most: count(ctx.input(2)?)?,
@@ -144,7 +144,8 @@ fn suppressed(ctx: &KernelContext<'_>) -> Result<(Vec<(usize, f32)>, usize)> {
     Ok((select_boxes(ctx, &limits)?, limits.most))
 }
 
-/// `NonMaxSuppressionV2`, and V3, which has an additional score threshold.
+/// `NonMaxSuppressionV2` and `NonMaxSuppressionV3`: outputs the selected boxes; the third version has an additional
+/// score threshold.
 pub(super) fn versions_2_and_3(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (chosen, _) = suppressed(ctx)?;
     ctx.set_output(0, numbers(&chosen, 0)?);
@@ -157,7 +158,7 @@ fn length(padded: bool, most: usize) -> usize {
     if padded { most } else { 0 }
 }
 
-/// `NonMaxSuppressionV4`: output 1 is the number of selected boxes.
+/// `NonMaxSuppressionV4`: outputs the selected boxes and, as output 1, their number.
 pub(super) fn version_4(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
     let (chosen, most) = suppressed(ctx)?;
     ctx.set_output(0, numbers(&chosen, length(padded, most))?);
@@ -165,7 +166,7 @@ pub(super) fn version_4(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()>
     Ok(())
 }
 
-/// `NonMaxSuppressionV5`: output 1 is the selected scores, output 2 the number of selected boxes.
+/// `NonMaxSuppressionV5`: outputs the selected boxes, their scores and their number.
 pub(super) fn version_5(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
     let (chosen, most) = suppressed(ctx)?;
     let length = length(padded, most);
@@ -177,7 +178,7 @@ pub(super) fn version_5(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()>
     Ok(())
 }
 
-/// `NonMaxSuppressionWithOverlaps`: input 0 is the matrix of overlaps.
+/// `NonMaxSuppressionWithOverlaps`: outputs the selected boxes; input 0 is the matrix of overlaps.
 pub(super) fn with_overlaps(ctx: &mut KernelContext<'_>) -> Result<()> {
     let overlaps = ctx.input(0)?;
     let columns = match *overlaps.shape().dims() {

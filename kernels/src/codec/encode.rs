@@ -103,7 +103,7 @@ fn set_file(ctx: &mut KernelContext<'_>, file: Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// `EncodeJpeg`: the quality is an attribute.
+/// `EncodeJpeg`: outputs a JPEG file; the quality is an attribute.
 pub(super) fn jpeg(init: &KernelInit<'_>) -> Result<Kernel> {
     let jpeg = Jpeg::of(init)?;
     Kernel::sync(move |ctx| {
@@ -112,7 +112,7 @@ pub(super) fn jpeg(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// `EncodeJpegVariableQuality`: the quality is input 1.
+/// `EncodeJpegVariableQuality`: outputs a JPEG file; the quality is input 1.
 pub(super) fn jpeg_of_quality(_: &KernelInit<'_>) -> Result<Kernel> {
     let jpeg = Jpeg {
         colours: Colours::Any,

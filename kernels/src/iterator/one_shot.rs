@@ -54,7 +54,7 @@ struct Waiter {
     registration: Option<Registration>,
 }
 
-/// The kernel of `OneShotIterator`.
+/// Makes the kernel of `OneShotIterator`.
 pub(super) fn iterator(init: &KernelInit<'_>) -> Result<Kernel> {
     let factory = init.function("dataset_factory")?;
     if factory.return_types().len() != 1 || !factory.arg_types().is_empty() {
