@@ -47,7 +47,7 @@ fn choosing(init: &KernelInit<'_>, plan: Plan) -> Result<Kernel> {
     })
 }
 
-/// The plan of `Select`, whose condition has one element for each element of the result, one for each row, or
+/// Returns the plan of `Select`, whose condition has one element for each element of the result, one for each row, or
 /// one in all.
 fn rows(ctx: &KernelContext<'_>) -> Result<(Shape, SmallVec<[isize; 6]>)> {
     let (condition, shape, other) = (ctx.shape(0)?, ctx.shape(1)?, ctx.shape(2)?);
@@ -77,7 +77,7 @@ fn rows(ctx: &KernelContext<'_>) -> Result<(Shape, SmallVec<[isize; 6]>)> {
     Ok((shape.clone(), places))
 }
 
-/// The plan of `SelectV2`, whose inputs broadcast.
+/// Returns the plan of `SelectV2`, whose inputs broadcast.
 fn broadcast(ctx: &KernelContext<'_>) -> Result<(Shape, SmallVec<[isize; 6]>)> {
     let (condition, yes, no) = (ctx.shape(0)?, ctx.shape(1)?, ctx.shape(2)?);
     let both = PartialShape::broadcast(&yes.into(), &no.into());
