@@ -16,6 +16,9 @@ use tokio::sync::Notify;
 /// Time without a polling thread after which the background thread drives the runtime again.
 const RESUME_AFTER: Duration = Duration::from_micros(500);
 
+/// Number of polls after which a thread yields the core between polls, because other members may run on it.
+const BUSY_POLLS: usize = 20;
+
 /// A runtime, and its background thread.
 pub(super) struct Driver {
     shared: Arc<Shared>,
@@ -72,9 +75,12 @@ impl Driver {
             return;
         }
         self.shared.drive_for(async {
+            let mut polls = 0;
             while is_open() {
-                // Other members may run on this core.
-                thread::yield_now();
+                polls += 1;
+                if polls > BUSY_POLLS {
+                    thread::yield_now();
+                }
                 tokio::task::yield_now().await;
             }
         });
