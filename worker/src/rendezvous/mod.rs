@@ -190,13 +190,12 @@ impl StepRendezvous {
         }
     }
 
-    /// Returns whether the step has sent values over a link.
-    pub(crate) fn has_pushed_over(&self, link: &Arc<Outbound>) -> bool {
-        self.pushes.has_used(link)
+    /// Returns whether the end of a link cancels the step: the step has sent values over it, which may be lost.
+    pub(crate) fn needs_link(&self, link: &Arc<Outbound>) -> bool {
+        self.pushes.needs(link)
     }
 
-    /// Removes a link from those over which the step has sent values, because all these values were received; the step
-    /// is then not cancelled when the link ends.
+    /// Makes the end of a link harmless to the step, because its receiver needs no more of the step's values.
     pub(crate) fn release_link(&self, link: &Arc<Outbound>) {
         self.pushes.release(link);
     }

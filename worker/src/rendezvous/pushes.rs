@@ -12,8 +12,7 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct Pushes {
     /// Set when a frame was posted to one of `links` and that link has not been flushed since.
     needs_flush: AtomicBool,
-    /// The links to which the step has posted frames.
-    links: Mutex<Vec<Arc<Outbound>>>,
+    links: Mutex<UsedLinks>,
     pending: Mutex<PendingKeys>,
     /// The routes to the tasks that receive values of the step.
     receivers: OnceLock<Arc<[Arc<Route>]>>,
@@ -21,6 +20,15 @@ pub(super) struct Pushes {
     members: Mutex<Vec<Arc<Route>>>,
     /// Set once the step sends no more values: success, or the error that ended it.
     end: OnceLock<device::Result<()>>,
+}
+
+/// The links to which a step has posted frames.
+#[derive(Debug, Default)]
+struct UsedLinks {
+    /// The links whose end cancels the step.
+    needed: Vec<Arc<Outbound>>,
+    /// The links whose receivers need no more of the step's frames.
+    released: Vec<Arc<Outbound>>,
 }
 
 /// The keys of values that wait for a link.
@@ -127,9 +135,9 @@ impl Pushes {
     /// cancelled if the link breaks: frames in flight may be lost.
     fn post_over<T>(&self, link: &Arc<Outbound>, post: impl FnOnce() -> T) -> T {
         {
-            let mut links = self.links.lock();
-            if !links.iter().any(|known| Arc::ptr_eq(known, link)) {
-                links.push(link.clone());
+            let links = &mut *self.links.lock();
+            if !links.needed.iter().chain(&links.released).any(|known| Arc::ptr_eq(known, link)) {
+                links.needed.push(link.clone());
             }
         }
         let posted = post();
@@ -140,18 +148,23 @@ impl Pushes {
     /// Flushes the links that have unflushed frames.
     pub(super) fn flush(&self) {
         if self.needs_flush.load(Ordering::Relaxed) && self.needs_flush.swap(false, Ordering::AcqRel) {
-            self.links.lock().iter().for_each(|link| link.flush());
+            let links = self.links.lock();
+            links.needed.iter().chain(&links.released).for_each(|link| link.flush());
         }
     }
 
-    /// Returns whether the step has posted frames to a link.
-    pub(super) fn has_used(&self, link: &Arc<Outbound>) -> bool {
-        self.links.lock().iter().any(|known| Arc::ptr_eq(known, link))
+    /// Returns whether the end of a link cancels the step, because frames that the step has posted to it may be lost.
+    pub(super) fn needs(&self, link: &Arc<Outbound>) -> bool {
+        self.links.lock().needed.iter().any(|known| Arc::ptr_eq(known, link))
     }
 
-    /// Removes a link from those to which the step has posted frames.
+    /// Makes the end of a link harmless to the step, also after the step posts further frames to the link.
     pub(super) fn release(&self, link: &Arc<Outbound>) {
-        self.links.lock().retain(|known| !Arc::ptr_eq(known, link));
+        let links = &mut *self.links.lock();
+        links.needed.retain(|known| !Arc::ptr_eq(known, link));
+        if !links.released.iter().any(|known| Arc::ptr_eq(known, link)) {
+            links.released.push(link.clone());
+        }
     }
 
     /// Adds the key of a value that waits for a link. From time to time, keys whose values were fetched are

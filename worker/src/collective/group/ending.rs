@@ -62,9 +62,14 @@ impl Group {
     /// they have received this member's messages.
     pub fn leave(&self) {
         let reason = Error::new(Code::Cancelled, format!("this member leaves the group '{}'", self.name));
-        let is_alive = self.state.lock().failure.is_none();
+        let is_alive = {
+            let mut state = self.state.lock();
+            state.is_leaving = true;
+            state.failure.is_none()
+        };
         if is_alive {
             for peer in self.others() {
+                self.release_link(peer);
                 // A member that is lost or has left does not need the message.
                 let _ = self.post(peer, &Envelope::new(Kind::Leaving, 0), None);
             }
@@ -95,21 +100,34 @@ impl Group {
             direct.extend(state.sends[peer].take_senders());
             (state.calls.leave(peer), direct)
         };
+        // The member closes its connections as soon as it has the acknowledgement.
+        self.release_link(peer);
         // A member whose connection has broken meanwhile needs no acknowledgement.
         let _ = self.post(peer, &Envelope::new(Kind::Acknowledged, 0), None);
         self.rendezvous().flush();
-        if let Some(link) = self.route(peer).and_then(|route| route.link()) {
-            self.rendezvous().release_link(&link);
-        }
         self.acknowledged.notify_all();
         receivers.into_iter().for_each(|receive| receive(Err(error.clone())));
         direct.into_iter().for_each(|finish| finish(Err(error.clone())));
     }
 
-    /// Ends the group because a member is lost, unless that member had left before. Returns the reason.
+    /// Makes the end of the link to a member harmless to the group.
+    fn release_link(&self, peer: usize) {
+        if let Some(link) = self.route(peer).and_then(|route| route.link()) {
+            self.rendezvous().release_link(&link);
+        }
+    }
+
+    /// Ends the group because a member is lost, unless that member had left before. Returns the reason. A member that
+    /// leaves goes on waiting for the others: it does not need the lost one.
     pub(super) fn lose(&self, peer: usize, error: &Error) -> Error {
-        if self.state.lock().streams[peer].has_left {
-            return calls::left(&self.members, peer);
+        {
+            let state = &mut *self.state.lock();
+            let stream = &mut state.streams[peer];
+            stream.has_left |= state.is_leaving;
+            if stream.has_left {
+                self.acknowledged.notify_all();
+                return calls::left(&self.members, peer);
+            }
         }
         // A derived error is the consequence of another member's loss, so the cause is the reason for which the step
         // was cancelled.

@@ -117,6 +117,7 @@ impl Group {
             sends: (0..size).map(|_| Sends::default()).collect(),
             streams: (0..size).map(|_| Stream::default()).collect(),
             failure: None,
+            is_leaving: false,
         };
         let group = Arc::new(Group {
             worker: worker.clone(),

@@ -20,6 +20,8 @@ pub(super) struct State {
     pub(super) streams: Vec<Stream>,
     /// The reason why no more messages are exchanged.
     pub(super) failure: Option<Error>,
+    /// Set when this member begins to leave the group.
+    pub(super) is_leaving: bool,
 }
 
 /// The numbers of the messages that this member has exchanged with another one.
