@@ -1,7 +1,7 @@
 //! Tensors as `TensorProto` messages, with their elements as plain bytes or in the value field of their type.
 
 use crate::error::{Error, Result};
-use crate::proto::{Field, Fields, Malformed, Writer};
+use crate::proto::{Field, Fields, Malformed, Writer, put_varint, take_varint};
 use crate::slice::{read_shape, write_shape};
 use bytes::Bytes;
 use graph::{DType, Shape, Tensor};
@@ -24,6 +24,45 @@ pub fn encode(tensor: &Tensor) -> Result<Vec<u8>> {
     Ok(proto.finish())
 }
 
+/// Encodes a tensor as a message like [`encode`], but with strings in the field for plain bytes: the length of each,
+/// then their bytes.
+///
+/// # Errors
+/// `Unimplemented` for resource handles and variants.
+pub fn encode_content(tensor: &Tensor) -> Result<Vec<u8>> {
+    if tensor.dtype() != DType::String {
+        return encode(tensor);
+    }
+    let strings = tensor.as_strings()?;
+    let mut content = Vec::new();
+    strings.iter().for_each(|string| put_varint(&mut content, string.len() as u64));
+    strings.iter().for_each(|string| content.extend_from_slice(string));
+    let mut proto = Writer::new();
+    proto.int(1, tensor.dtype().number().into());
+    proto.message(2, |shape| write_shape(shape, tensor.shape()));
+    proto.string(4, &content);
+    Ok(proto.finish())
+}
+
+/// Decodes strings whose lengths precede their bytes.
+fn strings_of(mut content: &[u8], shape: Shape) -> Result<Tensor, Malformed> {
+    let mut lengths = Vec::new();
+    for _ in 0..shape.num_elements() {
+        let length = take_varint(&mut content).and_then(|length| usize::try_from(length).ok());
+        lengths.push(length.ok_or(Malformed)?);
+    }
+    let mut strings = Vec::with_capacity(lengths.len());
+    for length in lengths {
+        let (string, rest) = content.split_at_checked(length).ok_or(Malformed)?;
+        strings.push(Bytes::copy_from_slice(string));
+        content = rest;
+    }
+    if !content.is_empty() {
+        return Err(Malformed);
+    }
+    Tensor::strings(strings, shape).map_err(|_| Malformed)
+}
+
 /// Decodes the tensor of a message. If there are fewer values than elements, the last value is repeated.
 pub fn decode(bytes: &[u8]) -> Result<Tensor, Malformed> {
     let (mut dtype, mut shape, mut content) = (0, Shape::scalar(), &b""[..]);
@@ -36,6 +75,9 @@ pub fn decode(bytes: &[u8]) -> Result<Tensor, Malformed> {
         }
     }
     let dtype = i32::try_from(dtype).ok().and_then(DType::from_number).ok_or(Malformed)?;
+    if !content.is_empty() && dtype == DType::String {
+        return strings_of(content, shape);
+    }
     if !content.is_empty() {
         return Tensor::from_bytes(dtype, shape, content).map_err(|_| Malformed);
     }
@@ -179,7 +221,11 @@ mod tests {
         assert_eq!(decode(expected).ok(), Some(floats));
         let strings = Tensor::strings(vec!["a".into(), "".into()], Shape::new(&[2])?)?;
         assert_eq!(encode(&strings)?, b"\x08\x07\x12\x04\x12\x02\x08\x02B\x01aB\x00");
-        assert_eq!(decode(&encode(&strings)?).ok(), Some(strings));
+        assert_eq!(decode(&encode(&strings)?).ok(), Some(strings.clone()));
+        let content = b"\x08\x07\x12\x04\x12\x02\x08\x02\"\x03\x01\x00a";
+        assert_eq!(encode_content(&strings)?, content);
+        assert_eq!(decode(content).ok(), Some(strings));
+        assert_eq!(decode(&content[..content.len() - 1]), Err(Malformed));
         let empty = Tensor::zeros(DType::Int32, Shape::new(&[0, 3])?)?;
         assert_eq!(encode(&empty)?, b"\x08\x03\x12\x06\x12\x00\x12\x02\x08\x03");
         assert_eq!(decode(&encode(&empty)?).ok(), Some(empty));

@@ -4,6 +4,7 @@ use crate::objects::dataset::argument::{boolean, dataset, dataset_kernel, intege
 use crate::objects::dataset::batch::{batch, unbatch};
 use crate::objects::dataset::padded_batch::padded_batch;
 use crate::objects::dataset::rebatch::{rebatch, split};
+use crate::objects::dataset::sparse_batch::dense_to_sparse_batch;
 use crate::objects::dataset::window::{Windowing, sliding_window, window};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -53,6 +54,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
             padded_batch(dataset(ctx, 0)?, batch_size(ctx)?, padded, padding, drop_remainder)
         })
     }),
+    KernelDef::of("DenseToSparseBatchDataset", &[], sparse_batched),
+    KernelDef::of("ExperimentalDenseToSparseBatchDataset", &[], sparse_batched),
     KernelDef::of("UnbatchDataset", &[], unbatched),
     KernelDef::of("ExperimentalUnbatchDataset", &[], unbatched),
     KernelDef::of("WindowDataset", &[], |_| {
@@ -78,6 +81,18 @@ fn replicated(init: &KernelInit<'_>) -> Result<Kernel> {
 
 fn batch_size(ctx: &KernelContext<'_>) -> Result<i64> {
     integer(ctx, 1, "batch_size")
+}
+
+/// `DenseToSparseBatchDataset`: batches elements of different shapes as sparse tensors.
+fn sparse_batched(_: &KernelInit<'_>) -> Result<Kernel> {
+    dataset_kernel(|ctx| {
+        let row = ctx.input(2)?;
+        if row.shape().rank() != 1 {
+            device::invalid!("row_shape must be a vector");
+        }
+        let row = PartialShape::from_i64(&row.to_i64s()?)?;
+        dense_to_sparse_batch(dataset(ctx, 0)?, batch_size(ctx)?, row)
+    })
 }
 
 fn unbatched(_: &KernelInit<'_>) -> Result<Kernel> {

@@ -3,12 +3,16 @@
 use crate::objects::dataset::argument::{
     boolean, captured, count, dataset, dataset_kernel, function, integer, spec, tensors,
 };
+use crate::objects::dataset::function::{ElementFunction, GraphFunction};
+use crate::objects::dataset::index_map::index_flat_map;
 use crate::objects::dataset::interleave::{InterleavePrefetch, Interleaving, interleave};
 use crate::objects::dataset::parallel_map::{Parallelism, map_and_batch, parallel_filter, parallel_map};
+use crate::objects::dataset::speed::{Branches, choose_fastest_branch};
 use crate::objects::dataset::{grouped, map};
 use crate::parsing::example::dataset::parsed;
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
+use std::sync::Arc;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("MapDataset", &[], mapped),
@@ -77,6 +81,54 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ExperimentalGroupByWindowDataset", &[], grouped_by_window),
     KernelDef::of("GroupByReducerDataset", &[], grouped_by_reducer),
     KernelDef::of("ExperimentalGroupByReducerDataset", &[], grouped_by_reducer),
+    KernelDef::of("ChooseFastestBranchDataset", &[], |init| {
+        let functions = init.function_list("branches")?;
+        let functions: Vec<Arc<dyn ElementFunction>> =
+            functions.into_iter().map(|f| Arc::new(GraphFunction(f)) as _).collect();
+        let lengths = init.attr::<Vec<i64>>("other_arguments_lengths")?;
+        let (elements, spec) = (init.attr::<i64>("num_elements_per_branch")?, spec(init)?);
+        if lengths.len() != functions.len() {
+            device::invalid!("branches and other_arguments_lengths must have the same length.");
+        }
+        dataset_kernel(move |ctx| {
+            let ratio = (integer(ctx, 1, "ratio_numerator")?, integer(ctx, 2, "ratio_denominator")?);
+            let mut start = 3usize;
+            let mut branches = Vec::new();
+            for (f, length) in functions.iter().zip(&lengths) {
+                let end = usize::try_from(*length).ok().and_then(|length| start.checked_add(length));
+                let Some(end) = end.filter(|end| *end <= ctx.num_inputs()) else {
+                    device::invalid!(
+                        "The sum of other_arguments_lengths must be the number of other_arguments, {}",
+                        ctx.num_inputs() - 3
+                    );
+                };
+                branches.push(captured(ctx, f, start..end)?);
+                start = end;
+            }
+            if start != ctx.num_inputs() {
+                device::invalid!("The sum of other_arguments_lengths must be the number of other_arguments");
+            }
+            choose_fastest_branch(
+                dataset(ctx, 0)?,
+                Branches { functions: branches, elements, ratio },
+                spec.clone(),
+            )
+        })
+    }),
+    KernelDef::of("IndexFlatMapDataset", &[], |init| {
+        let (map, index_map) = (function(init, "map_func")?, function(init, "index_map_func")?);
+        let (map_arguments, spec) = (count(init, "Tmap_func_args")?, spec(init)?);
+        dataset_kernel(move |ctx| {
+            let (middle, end) = (1 + map_arguments, ctx.num_inputs() - 1);
+            index_flat_map(
+                dataset(ctx, 0)?,
+                captured(ctx, &map, 1..middle)?,
+                captured(ctx, &index_map, middle..end)?,
+                integer(ctx, end, "output_cardinality")?,
+                spec.clone(),
+            )
+        })
+    }),
 ];
 
 fn examples_parsed(init: &KernelInit<'_>) -> Result<Kernel> {

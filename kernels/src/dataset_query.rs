@@ -1,15 +1,19 @@
 //! Kernels that compute a result from a dataset: its cardinality, its single element, a reduction, or its graph.
 
 use super::dataset_memory::anonymous;
+use super::file::scalar_string;
 use super::iterator::dataset_thread_kernel;
 use crate::objects::dataset::argument::{count, dataset, dataset_kernel, function, spec};
 use crate::objects::dataset::function::CapturedFunction;
-use crate::objects::dataset::{DatasetVariant, ElementSpec, IteratorContext, Pull};
+use crate::objects::dataset::on_device::{components, spec_of};
+use crate::objects::dataset::{DatasetVariant, ElementSpec, IteratorContext, Pull, RandomAccess};
+use crate::objects::io::{Compression, RecordWriter, path_of};
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::resource::Resource;
 use device::value::Value;
 use device::{Error, Result};
-use graph::Tensor;
+use graph::{DType, Tensor};
+use smallvec::SmallVec;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("DatasetCardinality", &[], cardinality),
@@ -30,6 +34,38 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     }),
     KernelDef::of("ReduceDataset", &[], reduce),
+    KernelDef::of("GetElementAtIndex", &[], |init| {
+        let spec = spec(init)?;
+        dataset_thread_kernel(move |ctx| {
+            let dataset = DatasetVariant::of(ctx.input(0)?)?;
+            spec.check(&dataset.spec)?;
+            let index = ctx.input(1)?;
+            if index.num_elements() != 1 {
+                device::invalid!("index must be a scalar");
+            }
+            let pull = Pull { cancellation: ctx.step.cancellation.clone() };
+            let access = RandomAccess { ctx: IteratorContext::root(dataset.deterministic), pull };
+            let element = dataset.element_at(index.item::<i64>()?, &access)?;
+            spec.check(&spec_of(&element))?;
+            Ok(components(element))
+        })
+    }),
+    KernelDef::of("DatasetToTFRecord", &[], to_records),
+    KernelDef::of("ExperimentalDatasetToTFRecord", &[], to_records),
+    KernelDef::of("GetOptions", &[], |_| {
+        Kernel::sync(|ctx| {
+            let options = dataset(ctx, 0)?.options.clone();
+            ctx.set_output(0, Tensor::string(options));
+            Ok(())
+        })
+    }),
+    KernelDef::of("ComputeBatchSize", &[], |_| {
+        Kernel::sync(|ctx| {
+            let size = dataset(ctx, 0)?.batch_size.unwrap_or(-1);
+            ctx.set_output(0, Tensor::scalar(size));
+            Ok(())
+        })
+    }),
     KernelDef::of("WrapDatasetVariant", &[], |_| dataset_kernel(|ctx| dataset(ctx, 0))),
     KernelDef::of("UnwrapDatasetVariant", &[], |_| dataset_kernel(|ctx| dataset(ctx, 0))),
 ];
@@ -89,6 +125,38 @@ fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
         }
         spec.check(&ElementSpec::of(&state))?;
         Ok(state.into_iter().map(Value::Host).collect())
+    })
+}
+
+/// `DatasetToTFRecord`: writes the elements, each a string, to a file of records.
+fn to_records(_: &KernelInit<'_>) -> Result<Kernel> {
+    dataset_thread_kernel(|ctx| {
+        let dataset = DatasetVariant::of(ctx.input(0)?)?;
+        match &dataset.spec.dtypes[..] {
+            [DType::String] => {}
+            [other] => {
+                device::invalid!("ToTFRecordOp currently only supports DT_STRING dataypes, but got {other}")
+            }
+            many => device::invalid!(
+                "ToTFRecordOp currently only support datasets of 1 single column, but got {}",
+                many.len()
+            ),
+        }
+        let path = path_of(scalar_string(ctx.input(1)?, "filename")?);
+        let compression = Compression::parse(scalar_string(ctx.input(2)?, "compression_type")?)?;
+        let mut writer = RecordWriter::create(path, compression)?;
+        let mut iterator = dataset.iterator(&IteratorContext::root(dataset.deterministic))?;
+        let pull = Pull { cancellation: ctx.step.cancellation.clone() };
+        while let Some(element) = iterator.next(&pull)? {
+            pull.check()?;
+            let [record] = &element[..] else { device::invalid!("an element with several components") };
+            let [record] = record.as_strings()? else {
+                device::invalid!("each element must be one string, got a tensor of shape {}", record.shape())
+            };
+            writer.write(record)?;
+        }
+        writer.finish()?;
+        Ok(SmallVec::new())
     })
 }
 

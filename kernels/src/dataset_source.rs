@@ -8,6 +8,7 @@ use crate::objects::dataset::argument::{
 use crate::objects::dataset::csv::{Columns, Csv};
 use crate::objects::dataset::files::{Files, fixed_length_records, records, text_lines};
 use crate::objects::dataset::generator::Generator;
+use crate::objects::dataset::matching_files::matching_files;
 use crate::objects::dataset::shuffle::{SeedSource, Seeds};
 use crate::objects::dataset::source::{Elements, Random, Range, Slices, SparseSlices};
 use crate::objects::io::{Compression, FixedFormat, path_of};
@@ -34,21 +35,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
             SparseSlices::dataset(ctx.input(0)?.clone(), ctx.input(1)?.clone(), ctx.input(2)?)
         })
     }),
-    KernelDef::of("ListDataset", &[], |init| {
-        let spec = spec(init)?;
-        dataset_kernel(move |ctx| {
-            let all = tensors(ctx, 0..ctx.num_inputs())?;
-            let components = spec.dtypes.len();
-            if components == 0 || all.len() % components != 0 {
-                device::invalid!(
-                    "{} tensors cannot be split into elements of {components} components",
-                    all.len()
-                );
-            }
-            let elements = all.chunks_exact(components).map(<[_]>::to_vec).collect();
-            Elements::dataset("List", spec.clone(), elements)
-        })
-    }),
+    KernelDef::of("ListDataset", &[], |init| list(init, "List")),
+    KernelDef::of("WindowOp", &[], |init| list(init, "Window")),
+    KernelDef::of("MatchingFilesDataset", &[], matching),
+    KernelDef::of("ExperimentalMatchingFilesDataset", &[], matching),
     KernelDef::of("RangeDataset", &[], |init| {
         let dtype = spec(init)?.dtypes[0];
         dataset_kernel(move |ctx| {
@@ -95,6 +85,29 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ExperimentalCSVDataset", &[], csv_dataset),
     KernelDef::of("GeneratorDataset", &[], generator),
 ];
+
+/// Makes a kernel that outputs the dataset of the elements whose components are the inputs, one element after the other.
+fn list(init: &KernelInit<'_>, name: &'static str) -> Result<Kernel> {
+    let spec = spec(init)?;
+    dataset_kernel(move |ctx| {
+        let all = tensors(ctx, 0..ctx.num_inputs())?;
+        let components = spec.dtypes.len();
+        // A list must be whole; a window leaves out the tensors of an element that is not complete.
+        if components == 0 || all.len() % components != 0 && name == "List" {
+            device::invalid!(
+                "{} tensors cannot be split into elements of {components} components",
+                all.len()
+            );
+        }
+        let elements = all.chunks_exact(components).map(<[_]>::to_vec).collect();
+        Elements::dataset(name, spec.clone(), elements)
+    })
+}
+
+/// `MatchingFilesDataset`: the names of files.
+fn matching(_: &KernelInit<'_>) -> Result<Kernel> {
+    dataset_kernel(|ctx| matching_files(ctx.input(0)?.as_strings()?.to_vec()))
+}
 
 fn generator(init: &KernelInit<'_>) -> Result<Kernel> {
     let [init_func, next_func, finalize_func] =

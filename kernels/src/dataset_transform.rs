@@ -2,13 +2,19 @@
 
 use super::dataset_memory::{cache_source, seed_generator, seed_source};
 use super::dataset_source::seeds;
-use crate::objects::dataset::argument::{dataset, dataset_kernel, integer, string};
+use crate::objects::dataset::argument::{dataset, dataset_kernel, integer, string, tensors};
 use crate::objects::dataset::cache::{CacheSource, cache};
+use crate::objects::dataset::file_cache::file_cache;
 use crate::objects::dataset::prefetch::Prefetch;
+use crate::objects::dataset::sampling::{sample, weighted_flat_map};
 use crate::objects::dataset::shuffle::{SeedSource, Shuffle};
-use crate::objects::dataset::{PerPipeline, transform};
+use crate::objects::dataset::speed::{choose_fastest, sleep};
+use crate::objects::dataset::{Dataset, PerPipeline, transform};
+use crate::objects::io::path_of;
+use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::{Error, Result};
+use graph::Tensor;
+use std::sync::Arc;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ConcatenateDataset", &[], |_| {
@@ -73,13 +79,19 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("CacheDataset", &[], |_| {
         dataset_kernel(|ctx| {
-            check_in_memory(ctx)?;
+            let filename = string(ctx, 1, "filename")?;
+            if !filename.is_empty() {
+                return file_cache(dataset(ctx, 0)?, path_of(filename));
+            }
             cache(dataset(ctx, 0)?, CacheSource::Own(PerPipeline::default()))
         })
     }),
     KernelDef::of("CacheDatasetV2", &[], |_| {
         dataset_kernel(|ctx| {
-            check_in_memory(ctx)?;
+            let filename = string(ctx, 1, "filename")?;
+            if !filename.is_empty() {
+                return file_cache(dataset(ctx, 0)?, path_of(filename));
+            }
             cache(dataset(ctx, 0)?, cache_source(ctx, 2)?)
         })
     }),
@@ -96,11 +108,54 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("DirectedInterleaveDataset", &[], |init| {
         let stop_on_empty = init.attr::<bool>("stop_on_empty_dataset")?;
         dataset_kernel(move |ctx| {
-            let inputs = (1..ctx.num_inputs()).map(|i| dataset(ctx, i)).collect::<Result<_>>()?;
-            transform::directed_interleave(dataset(ctx, 0)?, inputs, stop_on_empty)
+            transform::directed_interleave(dataset(ctx, 0)?, datasets(ctx, 1)?, stop_on_empty)
+        })
+    }),
+    KernelDef::of("ExperimentalDirectedInterleaveDataset", &[], |_| {
+        dataset_kernel(|ctx| transform::directed_interleave(dataset(ctx, 0)?, datasets(ctx, 1)?, false))
+    }),
+    KernelDef::of("SleepDataset", &[], delayed),
+    KernelDef::of("ExperimentalSleepDataset", &[], delayed),
+    KernelDef::of("ChooseFastestDataset", &[], fastest),
+    KernelDef::of("ExperimentalChooseFastestDataset", &[], fastest),
+    KernelDef::of("SamplingDataset", &[], |_| {
+        dataset_kernel(|ctx| {
+            let rate = ctx.input(1)?;
+            if rate.num_elements() != 1 {
+                device::invalid!("rate must be a scalar");
+            }
+            sample(dataset(ctx, 0)?, rate.item::<f32>()?, seeds(ctx, 2)?)
+        })
+    }),
+    KernelDef::of("WeightedFlatMapDataset", &[], |init| {
+        let inputs = init.attr::<i64>("N")? as usize;
+        dataset_kernel(move |ctx| {
+            let weight = |weight: Tensor| match weight.num_elements() {
+                1 => Ok(weight.item::<f64>()?),
+                _ => device::invalid!("`weights` must be scalars, got shape {}", weight.shape()),
+            };
+            let weights = tensors(ctx, inputs..ctx.num_inputs())?.into_iter().map(weight);
+            let weights = weights.collect::<Result<Vec<f64>>>()?;
+            weighted_flat_map((0..inputs).map(|i| dataset(ctx, i)).collect::<Result<_>>()?, &weights)
         })
     }),
 ];
+
+/// Returns the datasets in the inputs from input `start` on.
+fn datasets(ctx: &KernelContext<'_>, start: usize) -> Result<Vec<Arc<Dataset>>> {
+    (start..ctx.num_inputs()).map(|i| dataset(ctx, i)).collect()
+}
+
+/// `SleepDataset`: delays each element.
+fn delayed(_: &KernelInit<'_>) -> Result<Kernel> {
+    dataset_kernel(|ctx| sleep(dataset(ctx, 0)?, integer(ctx, 1, "sleep_microseconds")?))
+}
+
+/// `ChooseFastestDataset`: the elements of the fastest of several equal datasets.
+fn fastest(init: &KernelInit<'_>) -> Result<Kernel> {
+    let experiments = init.attr::<i64>("num_experiments")?;
+    dataset_kernel(move |ctx| choose_fastest(datasets(ctx, 0)?, experiments))
+}
 
 fn auto_shard(init: &KernelInit<'_>) -> Result<Kernel> {
     let policy = init.attr::<i64>("auto_shard_policy")?;
@@ -112,14 +167,6 @@ fn auto_shard(init: &KernelInit<'_>) -> Result<Kernel> {
 
 fn buffer_size(ctx: &KernelContext<'_>) -> Result<i64> {
     integer(ctx, 1, "buffer_size")
-}
-
-/// Checks that a cache is in memory, because caches in files are not supported.
-fn check_in_memory(ctx: &KernelContext<'_>) -> Result<()> {
-    match string(ctx, 1, "filename")?.is_empty() {
-        true => Ok(()),
-        false => Err(Error::unimplemented(format!("{} with a file name", ctx.node().op.name()))),
-    }
 }
 
 fn unique(_: &KernelInit<'_>) -> Result<Kernel> {

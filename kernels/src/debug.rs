@@ -6,7 +6,7 @@ use crate::objects::io::blocking;
 use device::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::Value;
 use device::{Error, Result};
-use graph::{Bool8, DType, Shape, Tensor};
+use graph::{Bool8, Code, DType, Shape, Tensor};
 use num_traits::ToPrimitive;
 use smallvec::smallvec;
 
@@ -32,7 +32,101 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(Observation::of(summary.tensor(dtype)?, !is_muted))
         })
     }),
+    KernelDef::of("DebugNumericSummaryV2", &[("T", REALS_AND_BOOL), ("output_dtype", WIDE)], summary_v2),
+    KernelDef::of("DebugGradientIdentity", &[], |_| Kernel::sync(pass)).brief(),
+    KernelDef::of("DebugGradientRefIdentity", &[], |_| Kernel::sync(pass)).brief(),
+    KernelDef::of("CheckPinned", &[], |_| {
+        Kernel::sync(|_| {
+            let message = "to check pinnedness, the tensor must be in memory of a server for CUDA";
+            Err(Error::new(Code::FailedPrecondition, message))
+        })
+    }),
 ];
+
+/// The types that `DebugNumericSummaryV2` summarizes.
+const REALS_AND_BOOL: &[DType] = &[
+    DType::Float,
+    DType::Double,
+    DType::Half,
+    DType::BFloat16,
+    DType::Bool,
+    DType::Int8,
+    DType::Int16,
+    DType::Int32,
+    DType::Int64,
+    DType::UInt8,
+    DType::UInt16,
+    DType::UInt32,
+    DType::UInt64,
+];
+const WIDE: &[DType] = &[DType::Float, DType::Double];
+
+/// The largest number that a `tensor_id` may have in an output of 32-bit floats, which represent all integers up to it.
+const MAX_ID_OF_FLOAT: i64 = 1 << 24;
+
+/// The number of sizes in the summary of a shape.
+const SHAPE_SIZES: usize = 6;
+
+/// `DebugNumericSummaryV2`: numbers about a tensor, chosen by a mode.
+fn summary_v2(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (mode, id) = (init.attr::<i64>("tensor_debug_mode")?, init.attr::<i64>("tensor_id")?);
+    let dtype = init.output_type(0);
+    if dtype == DType::Float && id > MAX_ID_OF_FLOAT {
+        device::invalid!(
+            "DebugNumericSummaryV2Op requires tensor_id to be less than or equal to (2^24). Given tensor_id:{id}"
+        );
+    }
+    Kernel::sync(move |ctx| {
+        let tensor = ctx.input(0)?;
+        let values = mode_summary(tensor, mode, id as f64)?;
+        let summary = match dtype {
+            DType::Float => Tensor::vector(&values.iter().map(|&x| x as f32).collect::<Vec<_>>())?,
+            _ => Tensor::vector(&values)?,
+        };
+        ctx.set_output(0, summary);
+        Ok(())
+    })
+}
+
+/// Returns the numbers about a tensor that a mode of TensorFlow's debugger asks for.
+///
+/// # Errors
+/// `Unimplemented` for a mode without numbers.
+fn mode_summary(tensor: &Tensor, mode: i64, id: f64) -> Result<Vec<f64>> {
+    let dims = tensor.shape().dims();
+    let (kind, rank) = (f64::from(tensor.dtype().number()), dims.len() as f64);
+    if !matches!(mode, 2..=5 | 8) {
+        return Err(Error::unimplemented(format!("Unimplemented tensor debug mode: {mode}")));
+    }
+    let none = (f64::NEG_INFINITY, f64::INFINITY);
+    let of = Summary::of(Some(tensor), none)?;
+    let [negative_infinite, positive_infinite, nan] =
+        [of.negative_infinite, of.positive_infinite, of.nan].map(|count| count as f64);
+    let count = of.count as f64;
+    Ok(match mode {
+        2 => vec![id, f64::from(u8::from(!of.is_healthy()))],
+        3 => vec![id, count, negative_infinite, positive_infinite, nan],
+        // The number of the device is not known to the op.
+        4 => {
+            let signs = [of.negative, of.zero, of.positive].map(|count| count as f64);
+            [&[id, -1.0, kind, rank, count, negative_infinite, positive_infinite, nan], &signs[..]].concat()
+        }
+        5 => {
+            let mut sizes: Vec<f64> =
+                dims.iter().skip(dims.len().saturating_sub(SHAPE_SIZES)).map(|&d| d as f64).collect();
+            sizes.resize(SHAPE_SIZES, 0.0);
+            [&[id, kind, rank, count], &sizes[..]].concat()
+        }
+        _ => {
+            let if_any = |count: usize, value: f64| if count > 0 { value } else { 0.0 };
+            vec![
+                if_any(of.negative_infinite, f64::NEG_INFINITY),
+                if_any(of.positive_infinite, f64::INFINITY),
+                if_any(of.nan, f64::NAN),
+            ]
+        }
+    })
+}
 
 /// The types that TensorFlow's kernel summarizes: no 16-bit floats.
 const SUMMARIZED: &[DType] = &[

@@ -49,6 +49,18 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(smallvec![Tensor::strings(paths.into_iter().map(Bytes::from).collect(), shape)?.into()])
         })
     }),
+    KernelDef::of("FileSystemSetConfiguration", &[], |_| {
+        blocking(|ctx| {
+            let scheme = scalar_string(ctx.input(0)?, "scheme")?.clone();
+            let key = scalar_string(ctx.input(1)?, "key")?.clone();
+            scalar_string(ctx.input(2)?, "value")?;
+            Err(Error::unimplemented(format!(
+                "the file system '{}' has no option {}: stores are configured when a server starts",
+                String::from_utf8_lossy(&scheme),
+                String::from_utf8_lossy(&key)
+            )))
+        })
+    }),
 ];
 
 /// Returns the string in a scalar tensor; error messages call the tensor `name`.

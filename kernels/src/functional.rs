@@ -1,5 +1,7 @@
 //! Kernels that call functions on one device: calls, and control flow whose branches and bodies are functions.
 
+use super::iterator::dataset_thread_kernel;
+use crate::objects::dataset::element::{row, stack};
 use device::Device;
 use device::function::Function;
 use device::kernel::{AsyncContext, Done, Kernel, KernelContext, KernelDef, KernelInit, Step};
@@ -7,10 +9,10 @@ use device::transfer::all_to_host;
 use device::value::Value;
 use device::{Error, Result};
 use graph::device::DeviceSpec;
-use graph::{DType, DeviceName, FuncAttr, Tensor};
+use graph::{DType, DeviceName, FuncAttr, PartialShape, Shape, Tensor};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("PartitionedCall", &[], call),
@@ -23,6 +25,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("StatelessCase", &[], case),
     KernelDef::of("For", &[], for_),
     KernelDef::of("RemoteCall", &[], remote_call),
+    KernelDef::of("MapDefun", &[], map_defun),
     KernelDef::absent("SymbolicGradient"),
     KernelDef::of("ToBool", &[], |_| {
         Kernel::sync(|ctx| {
@@ -49,6 +52,101 @@ fn call(init: &KernelInit<'_>) -> Result<Kernel> {
         let AsyncContext { step, inputs, done, .. } = ctx;
         function.call(&step, inputs, done);
     })
+}
+
+/// The number of calls of the function of a `MapDefun` that run at the same time.
+const CONCURRENT_CALLS: usize = 16;
+
+/// `MapDefun`: calls a function with each row of the arguments, and stacks the results.
+fn map_defun(init: &KernelInit<'_>) -> Result<Kernel> {
+    let function = init.function("f")?;
+    let arguments = init.attr::<Vec<DType>>("Targuments")?.len();
+    let dtypes = init.attr::<Vec<DType>>("output_types")?;
+    let shapes = init.attr::<Vec<PartialShape>>("output_shapes")?;
+    if shapes.len() != dtypes.len() {
+        device::invalid!("`output_shapes` must be the same length as `output_types`");
+    }
+    dataset_thread_kernel(move |ctx| {
+        let mut count = None;
+        for i in 0..arguments {
+            let shape = ctx.input(i)?.shape();
+            let Some(rows) = shape.first() else {
+                device::invalid!("All inputs must have rank at least 1. Input {i} has a rank of 0.");
+            };
+            let first = *count.get_or_insert(*rows);
+            if *rows != first {
+                device::invalid!(
+                    "All inputs must have the same dimension 0. Input {i} has leading dimension {rows}, while all \
+                     previous inputs have leading dimension {first}"
+                );
+            }
+        }
+        let count = count.unwrap_or(0);
+        let mut results: Vec<Vec<Tensor>> = Vec::new();
+        while results.len() < count {
+            let end = (results.len() + CONCURRENT_CALLS).min(count);
+            let calls = (results.len()..end).map(|row| start_call(&function, ctx, arguments, row));
+            let calls = calls.collect::<Result<Vec<_>>>()?;
+            for call in calls {
+                let lost = |_| Error::internal("a call of the function of MapDefun was dropped");
+                let values = call.recv().map_err(lost)??;
+                let values = values.into_iter().map(|value| match value {
+                    Value::Host(tensor) => Ok(tensor),
+                    _ => Err(Error::unimplemented("a result of the function of MapDefun in device memory")),
+                });
+                results.push(checked_results(values.collect::<Result<_>>()?, &dtypes, &shapes)?);
+            }
+        }
+        let stacked = (0..dtypes.len()).map(|i| {
+            if count > 0 {
+                return stack(&results.iter().map(|result| &result[i]).collect::<Vec<_>>(), i);
+            }
+            let row = shapes[i].as_shape();
+            let dims = row.iter().flat_map(|row| row.iter().copied());
+            Ok(Tensor::zeros(dtypes[i], Shape::new(&std::iter::once(0).chain(dims).collect::<Vec<_>>())?)?)
+        });
+        stacked.map(|tensor| tensor.map(Value::Host)).collect()
+    })
+}
+
+/// Starts the call of a function with a row of the first `arguments` inputs and with the other inputs.
+fn start_call(
+    function: &Arc<dyn Function>,
+    ctx: &AsyncContext,
+    arguments: usize,
+    at: usize,
+) -> Result<mpsc::Receiver<Result<Values>>> {
+    let mut values = Values::new();
+    for i in 0..ctx.inputs.len() {
+        let input = ctx.input(i)?;
+        values.push(Value::Host(if i < arguments { row(input, at)? } else { input.clone() }));
+    }
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let done = move |results| {
+        // Sending fails only if another call has failed.
+        let _ = sender.send(results);
+    };
+    function.call(&ctx.step, values, Box::new(done));
+    Ok(receiver)
+}
+
+/// Returns the results of a call of `MapDefun` if they have the promised dtypes and shapes.
+fn checked_results(results: Vec<Tensor>, dtypes: &[DType], shapes: &[PartialShape]) -> Result<Vec<Tensor>> {
+    if results.len() < dtypes.len() {
+        device::invalid!("the function returned {} values, not {}", results.len(), dtypes.len());
+    }
+    for ((result, dtype), shape) in results.iter().zip(dtypes).zip(shapes) {
+        if result.dtype() != *dtype {
+            device::invalid!("the function returned a tensor of {}, not of {dtype}", result.dtype());
+        }
+        if !shape.is_compatible(&result.shape().into()) {
+            device::invalid!(
+                "Mismatch in function retval shape, {}, and expected output shape, {shape}.",
+                result.shape()
+            );
+        }
+    }
+    Ok(results)
 }
 
 /// `RemoteCall`: calls a function on another device of the same task. The results are copied to host memory.

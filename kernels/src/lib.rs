@@ -27,11 +27,13 @@ mod control_flow;
 mod conv;
 mod ctc;
 mod dataset_batch;
+mod dataset_compression;
 mod dataset_function;
 mod dataset_memory;
 mod dataset_options;
 mod dataset_query;
 mod dataset_source;
+mod dataset_storage;
 mod dataset_transform;
 mod debug;
 mod diagonal;
@@ -156,11 +158,13 @@ const FAMILIES: &[&[KernelDef]] = &[
     conv::KERNELS,
     ctc::KERNELS,
     dataset_batch::KERNELS,
+    dataset_compression::KERNELS,
     dataset_function::KERNELS,
     dataset_memory::KERNELS,
     dataset_options::KERNELS,
     dataset_query::KERNELS,
     dataset_source::KERNELS,
+    dataset_storage::KERNELS,
     dataset_transform::KERNELS,
     debug::KERNELS,
     diagonal::KERNELS,

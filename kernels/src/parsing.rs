@@ -98,6 +98,7 @@ fn decompressed(s: &Bytes, compression: Compression) -> Result<Bytes> {
             Err(Error::new(Code::DataLoss, "cannot be decompressed: incorrect header check"))
         }
         Compression::Gzip => inflate(&mut MultiGzDecoder::new(&s[..])),
+        Compression::Snappy => Err(Error::unimplemented("strings that are compressed by Snappy")),
     }
 }
 

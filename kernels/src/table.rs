@@ -1,5 +1,8 @@
 //! Kernels of lookup tables.
 
+use super::iterator::dataset_thread_kernel;
+use crate::objects::dataset::element::stack;
+use crate::objects::dataset::{DatasetVariant, ElementSpec, INFINITE, IteratorContext, Pull};
 use crate::objects::queue::types_text;
 use crate::objects::table::text_file::TextFile;
 use crate::objects::table::{Layout, Table, TableKind, key_bytes};
@@ -11,6 +14,7 @@ use device::resource::Resource;
 use device::{Error, Result};
 use graph::DType::{self, Bool, Double, Float, Int32, Int64, Resource as Handle, String as Text, Variant};
 use graph::{PartialShape, PortType, ResourceHandle, Shape, Tensor};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,6 +41,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("InitializeTableV2", &[], |init| operation(init, &[1, 2], &[], initialize)),
     KernelDef::of("InitializeTableFromTextFile", &[], from_text_file),
     KernelDef::of("InitializeTableFromTextFileV2", &[], from_text_file),
+    KernelDef::of("InitializeTableFromDataset", &[], from_dataset),
     KernelDef::of("LookupTableFind", &[], |init| operation(init, &[1, 2], &[0], find)),
     KernelDef::of("LookupTableFindV2", &[], |init| operation(init, &[1, 2], &[0], find)),
     KernelDef::of("LookupTableInsert", &[], |init| operation(init, &[1, 2], &[], insert)),
@@ -234,6 +239,38 @@ fn check_ports(
 
 fn initialize(ctx: &mut KernelContext<'_>, table: &Table) -> Result<()> {
     table.initialize(ctx.input(1)?, ctx.input(2)?)
+}
+
+/// `InitializeTableFromDataset`: fills a table with the keys and values of a dataset.
+fn from_dataset(_: &KernelInit<'_>) -> Result<Kernel> {
+    let handle = HandleInput::<Table>::default();
+    dataset_thread_kernel(move |ctx| {
+        let table = handle.get(&ctx.device, &ctx.inputs[0])?;
+        let dataset = DatasetVariant::of(ctx.input(1)?)?;
+        let layout = table.layout();
+        let wanted = ElementSpec::scalars(&[layout.key, layout.value]);
+        wanted.check(&dataset.spec)?;
+        if dataset.cardinality == INFINITE {
+            device::invalid!("a table cannot be filled from a dataset that does not end");
+        }
+        if table.is_initialized() {
+            return Ok(SmallVec::new());
+        }
+        let pull = Pull { cancellation: ctx.step.cancellation.clone() };
+        let mut iterator = dataset.iterator(&IteratorContext::root(dataset.deterministic))?;
+        let mut elements = Vec::new();
+        while let Some(element) = iterator.next(&pull)? {
+            pull.check()?;
+            wanted.check(&ElementSpec::of(&element))?;
+            elements.push(element);
+        }
+        let column = |i: usize| match elements.is_empty() {
+            true => Ok(Tensor::zeros(wanted.dtypes[i], Shape::new(&[0])?)?),
+            false => stack(&elements.iter().map(|element| &element[i]).collect::<Vec<_>>(), i),
+        };
+        table.initialize(&column(0)?, &column(1)?)?;
+        Ok(SmallVec::new())
+    })
 }
 
 fn find(ctx: &mut KernelContext<'_>, table: &Table) -> Result<()> {

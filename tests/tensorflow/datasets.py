@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.data.ops.dataset_ops import _VariantDataset
 from tensorflow.python.data.ops.multi_device_iterator_ops import MultiDeviceIterator
+from tensorflow.python.framework import function
 from tensorflow.python.ops import gen_dataset_ops as dataset_ops
 from tensorflow.python.ops import gen_experimental_dataset_ops as experimental
 
@@ -452,8 +453,340 @@ def properties_of_datasets(ours, theirs):
 
 
 @check
+def caches_in_files_are_exchanged(ours, theirs):
+    def all_of(target, dataset):
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            following = tf.nest.flatten(tf.data.make_one_shot_iterator(dataset()).get_next())
+            return drained(session, following)
+
+    def cached(count, path, width):
+        return lambda: Dataset.range(count).map(lambda i: tuple([i * k for k in range(width)] + [tf.as_string(i)])).cache(path)
+
+    for width in (1, 10):
+        for writer, reader in ((ours, theirs), (theirs, ours)):
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "cache")
+                written = all_of(writer, cached(25, path, width))
+                assert sorted(os.listdir(folder)) == ["cache.data-00000-of-00001", "cache.index"], os.listdir(folder)
+                # The reader has another input, which it does not read.
+                assert str(all_of(reader, cached(3, path, width))) == str(written) and len(written) == 25
+
+
+@check
+def one_iterator_writes_a_cache(ours, theirs):
+    for target in (ours, theirs):
+        with tempfile.TemporaryDirectory() as folder, tf.Graph().as_default(), tf.Session(target) as session:
+            path = os.path.join(folder, "cache")
+            first, second = (tf.data.make_initializable_iterator(Dataset.range(5).cache(path)) for _ in range(2))
+            of_first, of_second = first.get_next(), second.get_next()
+            session.run([first.initializer, second.initializer])
+            assert session.run(of_first) == 0
+            with fails(tf.errors.AlreadyExistsError, "There appears to be a concurrent caching iterator running - cache lockfile already exists ('" + path + "_0.lockfile').", "Lockfile contents: Created at: "):
+                session.run(of_second)
+            assert drained(session, of_first) == [1, 2, 3, 4]
+            session.run(second.initializer)
+            assert drained(session, of_second) == [0, 1, 2, 3, 4]
+        with tempfile.TemporaryDirectory() as folder, tf.Graph().as_default(), tf.Session(target) as session:
+            dataset = Dataset.range(5).cache(os.path.join(folder, "cache"))
+            iterator = tf.data.make_initializable_iterator(dataset)
+            following = iterator.get_next()
+            for _ in range(2):
+                session.run(iterator.initializer)
+                assert session.run(following) == 0
+            session.run(tf.data.Iterator.from_structure(tf.int64, []).make_initializer(Dataset.range(1)))
+            assert "cache.index" not in os.listdir(folder)
+
+
+@check
+def saved_iterators_continue_their_cache(ours, theirs):
+    for target in (ours,):
+        with tempfile.TemporaryDirectory() as folder:
+            make = lambda: Dataset.range(9).cache(os.path.join(folder, "cache"))  # noqa: E731
+            assert saved_and_restored(target, make, 4, os.path.join(folder, "state")) == [4, 5, 6, 7, 8]
+            assert {"cache.index", "cache.data-00000-of-00002"} <= set(os.listdir(folder)), os.listdir(folder)
+            assert not [name for name in os.listdir(folder) if name.startswith("cache_")], os.listdir(folder)
+            assert saved_and_restored(target, make, 0, os.path.join(folder, "state")) == list(range(9))
+
+
+@check
+def elements_are_written_to_record_files(ours, theirs):
+    words = lambda: Dataset.from_tensor_slices(["a", "", "ccc"])._variant_tensor  # noqa: E731
+    for target in (ours, theirs):
+        with tempfile.TemporaryDirectory() as folder, tf.Graph().as_default(), tf.Session(target) as session:
+            for op in (tf.raw_ops.DatasetToTFRecord, tf.raw_ops.ExperimentalDatasetToTFRecord):
+                for compression in ("", "GZIP", "ZLIB"):
+                    path = os.path.join(folder, "records" + compression)
+                    session.run(op(input_dataset=words(), filename=path, compression_type=compression))
+                    assert list(tf.io.tf_record_iterator(path, compression)) == [b"a", b"", b"ccc"]
+            write = lambda dataset, path: tf.raw_ops.DatasetToTFRecord(input_dataset=dataset, filename=path, compression_type="")  # noqa: E731
+            with fails(tf.errors.InvalidArgumentError, "ToTFRecordOp currently only supports DT_STRING dataypes, but got int64"):
+                session.run(write(Dataset.range(3)._variant_tensor, path))
+            with fails(tf.errors.InvalidArgumentError, "ToTFRecordOp currently only support datasets of 1 single column, but got 2"):
+                session.run(write(Dataset.from_tensor_slices((["a"], ["b"]))._variant_tensor, path))
+            with fails(tf.errors.NotFoundError, "/no/such/folder"):
+                session.run(write(words(), "/no/such/folder/x"))
+
+
+@check
+def windows_and_thread_pools_have_the_elements_of_their_inputs(ours, theirs):
+    def run(target):
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            number, text = tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string)
+            inputs = [tf.placeholder(t, []) for t in (tf.int64, tf.string, tf.int64, tf.string, tf.int64)]
+            window = tf.raw_ops.WindowOp(inputs=inputs, output_types=[tf.int64, tf.string], output_shapes=[[], []])
+            pool = tf.raw_ops.ThreadPoolHandle(num_threads=2, display_name="pool")
+            pooled = tf.raw_ops.ThreadPoolDataset(input_dataset=Dataset.range(4)._variant_tensor, thread_pool=pool, output_types=[tf.int64], output_shapes=[[]])
+            got = []
+            for dataset in (_VariantDataset(window, (number, text)), _VariantDataset(pooled, number)):
+                iterator = tf.data.make_initializable_iterator(dataset)
+                session.run(iterator.initializer, dict(zip(inputs, (1, "a", 2, "b", 3))))
+                got.append(drained(session, iterator.get_next()))
+            with fails(tf.errors.InvalidArgumentError, "`num_threads` must be >= 0"):
+                session.run(tf.raw_ops.ThreadPoolHandle(num_threads=-1, display_name="pool"))
+            return got
+
+    assert run(ours) == run(theirs) == [[(1, b"a"), (2, b"b")], [0, 1, 2, 3]], (run(ours), run(theirs))
+
+
+@check
+def functions_are_mapped_over_rows(ours, theirs):
+    @function.Defun(tf.int64, tf.float32, tf.int64)
+    def body(x, y, c):
+        return x * 2 + c, tf.stack([y, y])
+
+    @function.Defun(tf.int64)
+    def failing(x):
+        return tf.gather([10, 20], x)
+
+    def call(count, width=2, f=body, rows=None, shape=(2, 2)):
+        if f is failing:
+            return tf.raw_ops.MapDefun(arguments=[tf.range(count, dtype=tf.int64)], captured_inputs=[], output_types=[tf.int32], output_shapes=[[]], f=f)
+        vectors = tf.placeholder_with_default(np.full([count if rows is None else rows, width], 0.5, np.float32), None)
+        return tf.raw_ops.MapDefun(arguments=[tf.range(count, dtype=tf.int64), vectors], captured_inputs=[tf.constant(7, tf.int64)], output_types=[tf.int64, tf.float32], output_shapes=[[], shape], f=f)
+
+    made = [lambda: call(3), lambda: call(40, shape=None), lambda: call(0), lambda: call(5, f=failing), lambda: call(2, f=failing), lambda: call(3, rows=2), lambda: call(3, shape=(3, 2))]
+
+    def run(target, make):
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            try:
+                return [value.tolist() for value in session.run(make())]
+            except tf.errors.OpError as error:
+                return type(error).__name__
+
+    for i, make in enumerate(made):
+        assert run(ours, make) == run(theirs, make), (i, run(ours, make), run(theirs, make))
+
+
+@check
+def compressed_elements_are_uncompressed(ours, theirs):
+    def run(target, dtypes):
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            n = tf.placeholder_with_default
+            parts = [n(np.arange(300).reshape(3, 100), None), n(np.array(["abc", "", "d" * 70]), None), n(2.5, None)]
+            compressed = tf.raw_ops.CompressElement(components=parts)
+            try:
+                return [value.tolist() for value in session.run(tf.raw_ops.UncompressElement(compressed=compressed, output_types=dtypes, output_shapes=[None] * len(dtypes)))]
+            except tf.errors.OpError as error:
+                return type(error).__name__, error.message.split("\n\t")[0].split("\n")[-1]
+
+    for dtypes in ([tf.int64, tf.string, tf.float32], [tf.int64, tf.string], [tf.int64, tf.string, tf.int32]):
+        assert run(ours, dtypes) == run(theirs, dtypes), (dtypes, run(ours, dtypes), run(theirs, dtypes))
+
+
+@check
+def elements_are_found_by_their_index(ours, theirs):
+    base = Dataset.range
+    made = {
+        "range": lambda: base(10, 20, 2), "slices": lambda: Dataset.from_tensor_slices(np.arange(5)), "map": lambda: base(5).map(abs),
+        "parallel map": lambda: base(5).map(abs, num_parallel_calls=2), "take": lambda: base(9).take(5), "skip": lambda: base(8).skip(3),
+        "shard": lambda: base(15).shard(3, 1), "repeat": lambda: base(3).repeat(2).take(5), "concatenate": lambda: base(3).concatenate(base(7, 9)),
+        "cache": lambda: base(5).cache(), "prefetch": lambda: base(5).prefetch(1), "zip": lambda: Dataset.zip((base(7), base(5))),
+        "batch": lambda: base(14).batch(3), "batches without remainder": lambda: base(15).batch(3, drop_remainder=True), "tensors": lambda: Dataset.from_tensors(np.int64(5)),
+        "filter": lambda: base(5).filter(lambda x: x > 1), "endless": lambda: base(5).repeat(), "flat map": lambda: base(5).flat_map(base),
+    }
+
+    def run(target, make, index):
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            dataset = make()
+            spec = tf.nest.flatten(dataset.element_spec)
+            element = tf.raw_ops.GetElementAtIndex(dataset=dataset._variant_tensor, index=tf.constant(index, tf.int64), output_types=[s.dtype for s in spec], output_shapes=[s.shape for s in spec])
+            try:
+                return [value.tolist() for value in session.run(element)]
+            except tf.errors.OpError as error:
+                return type(error).__name__
+
+    for name, make in made.items():
+        for index in (0, 3, 4, 5, -1):
+            assert run(ours, make, index) == run(theirs, make, index), (name, index, run(ours, make, index), run(theirs, make, index))
+
+
+@check
+def tables_are_initialised_from_datasets(ours, theirs):
+    def run(target, keys, values):
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            table = tf.raw_ops.HashTableV2(key_dtype=tf.string, value_dtype=tf.int64, shared_name=f"filled{os.getpid()}{len(keys)}{values[-1:]}".replace("[", "").replace("]", ""))
+            dataset = Dataset.from_tensor_slices((tf.constant(keys, tf.string, [len(keys)]), tf.constant(values, tf.int64, [len(keys)])))
+            fill = tf.raw_ops.InitializeTableFromDataset(table_handle=table, dataset=dataset._variant_tensor)
+            try:
+                session.run([fill])
+                session.run([fill])
+                found = tf.raw_ops.LookupTableFindV2(table_handle=table, keys=tf.constant(["a", "b", "c"]), default_value=tf.constant(-1, tf.int64))
+                return session.run([found, tf.raw_ops.LookupTableSizeV2(table_handle=table)])[0].tolist()
+            except tf.errors.OpError as error:
+                return type(error).__name__, error.message.split("\n\t")[0].split("\n")[-1]
+
+    for keys, values in ((["a", "b"], [1, 2]), (["a", "a"], [4, 4]), (["a", "a", "c"], [1, 2, 3])):
+        assert run(ours, keys, values) == run(theirs, keys, values), (keys, run(ours, keys, values), run(theirs, keys, values))
+
+
+STORED = {"output_types": [tf.int64, tf.string, tf.float32], "output_shapes": [[], [], [2]]}
+
+
+@function.Defun(tf.int64, tf.string, tf.float32, tf.int64)
+def shard_of(number, text, row, shards):
+    return number % shards
+
+
+@function.Defun(tf.variant)
+def one_shard_after_the_other(shards):
+    @function.Defun(tf.variant)
+    def same_dataset(shard):
+        return shard
+
+    return dataset_ops.flat_map_dataset(shards, [], f=same_dataset, **STORED)
+
+
+def stored_elements(count):
+    return Dataset.range(count).map(lambda i: (i, tf.as_string(i) + "x" * 100, tf.fill([2], tf.cast(i, tf.float32))))
+
+
+def loaded(path, compression):
+    variant = experimental.load_dataset(path, [], compression=compression, reader_func=one_shard_after_the_other, **STORED)
+    return _VariantDataset(variant, tuple(tf.TensorSpec(s, t) for t, s in zip(STORED["output_types"], STORED["output_shapes"])))
+
+
+@check
+def stored_datasets_are_exchanged(ours, theirs):
+    def all_of(session, dataset):
+        iterator = tf.data.make_initializable_iterator(dataset)
+        session.run(iterator.initializer)
+        return str(drained(session, iterator.get_next()))
+
+    for compression in ("", "GZIP", "SNAPPY"):
+        for shards in (0, 3):
+            for writer, reader in ((ours, theirs), (theirs, ours)):
+                with tempfile.TemporaryDirectory() as folder:
+                    with tf.Graph().as_default(), tf.Session(writer) as session:
+                        arguments = {"shard_func_other_args": [tf.constant(max(shards, 1), tf.int64)], "compression": compression, "shard_func": shard_of, "use_shard_func": shards > 0}
+                        for name in ("once", "again"):
+                            session.run(experimental.save_dataset(stored_elements(40)._variant_tensor, folder + "/once", **arguments))
+                        passing = experimental.save_dataset_v2(stored_elements(40)._variant_tensor, folder + "/passed", **arguments, **STORED)
+                        spec = tuple(tf.TensorSpec(s, t) for t, s in zip(STORED["output_types"], STORED["output_shapes"]))
+                        whole = all_of(session, stored_elements(40))
+                        assert all_of(session, _VariantDataset(passing, spec)) == whole
+                    for name in ("once", "passed"):
+                        runs = [name for name in os.listdir(folder + "/" + name) if name.isdigit()]
+                        assert len(runs) == (2 if name == "once" else 1), runs
+                        run = os.path.join(folder, name, runs[0])
+                        # TensorFlow counts the iterators that save a dataset without shards.
+                        shard = os.path.join(run, sorted(os.listdir(run))[0])
+                        assert os.listdir(shard) == ["00000000.snapshot"]
+                        for target in (reader, writer):
+                            with tf.Graph().as_default(), tf.Session(target) as session:
+                                dataset = loaded(folder + "/" + name, compression)
+                                got = all_of(session, dataset)
+                                in_order = [i for shard in range(max(shards, 1)) for i in range(40) if i % max(shards, 1) == shard]
+                                assert got == str([e for i in in_order for e in eval_elements(whole)[i : i + 1]]), (name, compression, shards)
+                                # TensorFlow does not count the elements that it saves while they are read.
+                                count = -2 if name == "passed" and writer == theirs else 40
+                                assert session.run(tf.data.experimental.cardinality(dataset)) == count
+                    with tf.Graph().as_default(), tf.Session(ours) as session:
+                        spec = tuple(tf.TensorSpec(s, t) for t, s in zip(STORED["output_types"], STORED["output_shapes"]))
+                        read = experimental.snapshot_dataset_reader(shard, tf.constant(5, tf.int64), compression=compression, version=2, **STORED)
+                        chunk = experimental.snapshot_chunk_dataset(shard + "/00000000.snapshot", compression=compression, **STORED)
+                        assert all_of(session, _VariantDataset(chunk, spec).skip(5)) == all_of(session, _VariantDataset(read, spec)) != "[]"
+
+
+def eval_elements(text):
+    """Returns the elements in their printed form."""
+    return eval(text, {"array": np.array, "float32": np.float32, "np": np})
+
+
+@check
+def errors_of_stored_datasets_are_those_of_tensorflow(ours, theirs):
+    @function.Defun(tf.int64)
+    def floats(i):
+        return tf.cast(i, tf.float32)
+
+    for target in (ours, theirs):
+        with tempfile.TemporaryDirectory() as folder, tf.Graph().as_default(), tf.Session(target) as session:
+            with fails(tf.errors.NotFoundError, f"Could not find metadata file [{folder}/none]"):
+                session.run(loaded(folder + "/none", "")._variant_tensor.op)
+            with fails(tf.errors.InvalidArgumentError, "`shard_func` must return a scalar int64."):
+                session.run(experimental.save_dataset(Dataset.range(3)._variant_tensor, folder + "/floats", [], shard_func=floats))
+            session.run(experimental.save_dataset(Dataset.range(0)._variant_tensor, folder + "/empty", [], shard_func=floats))
+            assert session.run(tf.data.experimental.cardinality(loaded(folder + "/empty", ""))) == 0
+
+
+@check
+def files_of_a_snapshot_are_listed_until_it_is_done(ours, theirs):
+    with tempfile.TemporaryDirectory() as folder, tf.Graph().as_default(), tf.Session(ours) as session:
+        os.makedirs(folder + "/chunks")
+        names = [os.path.join(folder, "chunks", name).encode() for name in ("chunk_0", "chunk_1", "chunk_2")]
+
+        def write(name):
+            with open(name, "wb"):
+                pass
+
+        for name in names[:2]:
+            write(name)
+        variant = experimental.list_snapshot_chunks_dataset(folder, output_types=[tf.string], output_shapes=[[]])
+        iterator = tf.data.make_initializable_iterator(_VariantDataset(variant, tf.TensorSpec([], tf.string)))
+        following = iterator.get_next()
+        session.run(iterator.initializer)
+        assert [session.run(following), session.run(following)] == names[:2]
+        with fails(tf.errors.DeadlineExceededError):
+            session.run(following, options=tf.RunOptions(timeout_in_ms=200))
+        write(names[2])
+        write(os.path.join(folder, "DONE"))
+        assert drained(session, following) == names[2:]
+        session.run(iterator.initializer)
+        assert drained(session, following) == names
+
+
+@check
+def options_and_batch_sizes_are_those_of_tensorflow(ours, theirs):
+    def with_options(dataset, **given):
+        options = tf.data.Options()
+        for name, value in given.items():
+            setattr(options, name, value)
+        return dataset.with_options(options)
+
+    def made():
+        first = with_options(Dataset.range(6), deterministic=False, experimental_slack=True)
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = 3
+        second = Dataset.range(6).with_options(options).batch(2)
+        both = [Dataset.range(3), first, second, with_options(first.take(2), deterministic=True), first.batch(2).concatenate(second)]
+        b = Dataset.range(8).batch(2)
+        sized = [Dataset.range(5), b, b.map(abs), b.prefetch(1), b.unbatch(), b.batch(3), b.take(1).repeat(2).shuffle(3).skip(1).shard(2, 0)]
+        sized += [b.filter(lambda x: x[0] > 1), Dataset.range(8).padded_batch(3, []), Dataset.zip((b, b)), b.concatenate(b.batch(1)), b.cache(), b.window(2)]
+        sized += [first.batch(4).with_options(options), Dataset.range(8).apply(tf.data.experimental.map_and_batch(abs, 3))]
+        return [tf.raw_ops.GetOptions(input_dataset=d._variant_tensor) for d in both] + [tf.raw_ops.ComputeBatchSize(input_dataset=d._variant_tensor) for d in sized]
+
+    def run(target):
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            return session.run(made())
+
+    assert run(ours) == run(theirs), (run(ours), run(theirs))
+
+
+@check
 def error_messages_are_those_of_tensorflow(ours, theirs):
     n = tf.placeholder_with_default
+    number = {"output_types": [tf.int64], "output_shapes": [[]]}
+    numbers = lambda: Dataset.range(3)._variant_tensor  # noqa: E731
+    made = lambda variant: _VariantDataset(variant, tf.TensorSpec([], tf.int64))  # noqa: E731
     wrong = [
         ("step must be a non-zero integer.", lambda v: Dataset.range(0, 3, v), 0),
         ("buffer_size must be greater than zero", lambda v: Dataset.range(3).shuffle(v), 0),
@@ -463,6 +796,13 @@ def error_messages_are_those_of_tensorflow(ours, theirs):
         ("Window size must be greater than zero.", lambda v: Dataset.range(3).window(v), -5),
         ("cycle_length must be greater than zero.", lambda v: Dataset.range(3).interleave(Dataset.range, cycle_length=v), -5),
         ("All components must be at least 1-dimensional", lambda v: Dataset.from_tensor_slices(v), 1),
+        ("Batch size must be greater than zero.", lambda v: Dataset.range(3).apply(tf.data.experimental.dense_to_sparse_batch(v, [])), 0),
+        ("`sleep_microseconds` must be >= 0", lambda v: made(tf.raw_ops.SleepDataset(input_dataset=numbers(), sleep_microseconds=v, **number)), -1),
+        ("row_shape must be a vector", lambda v: made(tf.raw_ops.DenseToSparseBatchDataset(input_dataset=numbers(), batch_size=v, row_shape=n(np.int64([[1]]), None), output_types=[tf.variant], output_shapes=[None])), 1),
+        ("Input 1 needs to have at least 6 elements. It only has 3 elements.", lambda v: made(tf.raw_ops.WeightedFlatMapDataset(input_datasets=[Dataset.range(6)._variant_tensor, numbers()], weights=[tf.cast(v, tf.float64), tf.constant(5.0, tf.float64)], **number)), 1),
+        ("`weights` must be greater than 0.0. Input 0 has a weight of -1", lambda v: made(tf.raw_ops.WeightedFlatMapDataset(input_datasets=[numbers(), numbers()], weights=[tf.cast(v, tf.float64)] * 2, **number)), -1),
+        ("Cardinalities of the inputs must be known. Input 0 has INFINITE cardinality.", lambda v: made(tf.raw_ops.WeightedFlatMapDataset(input_datasets=[Dataset.range(v).repeat()._variant_tensor, numbers()], weights=[tf.constant(1.0, tf.float64)] * 2, **number)), 3),
+        ("All inputs to ChooseFastestDataset must have compatible cardinalities. Input 1 has cardinality: 3, while all prior inputs have cardinality: 5.", lambda v: made(tf.raw_ops.ChooseFastestDataset(input_datasets=[Dataset.range(v)._variant_tensor, numbers()], num_experiments=1, **number)), 5),
     ]
     for target in (ours, theirs):
         for text, make, value in wrong:

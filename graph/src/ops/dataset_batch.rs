@@ -122,4 +122,16 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: ELEMENTS,
         ..DATASET
     },
+    OpDef {
+        name: "DenseToSparseBatchDataset",
+        inputs: &["input_dataset: variant", "batch_size: int64", "row_shape: int64"],
+        attrs: ELEMENTS,
+        ..DATASET
+    },
+    OpDef {
+        name: "ExperimentalDenseToSparseBatchDataset",
+        inputs: &["input_dataset: variant", "batch_size: int64", "row_shape: int64"],
+        attrs: ELEMENTS,
+        ..DATASET
+    },
 ];

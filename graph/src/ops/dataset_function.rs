@@ -474,4 +474,41 @@ pub(super) const OPS: &[OpDef] = &[
         traits: Traits::STATEFUL,
         ..DATASET
     },
+    OpDef {
+        name: "ChooseFastestBranchDataset",
+        inputs: &[
+            "input_dataset: variant",
+            "ratio_numerator: int64",
+            "ratio_denominator: int64",
+            "other_arguments: Targuments",
+        ],
+        attrs: &[
+            "Targuments: list(type) >= 0",
+            "num_elements_per_branch: int >= 1",
+            "branches: list(func) >= 1",
+            "other_arguments_lengths: list(int) >= 1",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+        ],
+        ..DATASET
+    },
+    OpDef {
+        name: "IndexFlatMapDataset",
+        inputs: &[
+            "input_dataset: variant",
+            "map_func_other_args: Tmap_func_args",
+            "index_map_func_other_args: Tindex_map_func_args",
+            "output_cardinality: int64",
+        ],
+        attrs: &[
+            "map_func: func",
+            "index_map_func: func",
+            "Tmap_func_args: list(type) >= 0",
+            "Tindex_map_func_args: list(type) >= 0",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "metadata: string = ''",
+        ],
+        ..DATASET
+    },
 ];

@@ -70,4 +70,34 @@ pub(super) const OPS: &[OpDef] = &[
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
+    OpDef {
+        name: "ThreadPoolHandle",
+        outputs: &["handle: resource"],
+        attrs: &[
+            "num_threads: int",
+            "max_intra_op_parallelism: int = 1",
+            "display_name: string",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
+        infer: scalars,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ExperimentalThreadPoolHandle",
+        outputs: &["handle: resource"],
+        attrs: &[
+            "num_threads: int",
+            "max_intra_op_parallelism: int = 1",
+            "display_name: string",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
+        infer: scalars,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
 ];

@@ -1,7 +1,7 @@
 //! Datasets that set execution options for their input and pass its elements through unchanged.
 
-use super::OpDef;
 use super::dataset_source::{DATASET, ELEMENTS};
+use super::{OpDef, Traits};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -133,6 +133,26 @@ pub(super) const OPS: &[OpDef] = &[
         name: "RewriteDataset",
         inputs: &["input_dataset: variant", "rewrite_name: string"],
         attrs: ELEMENTS,
+        ..DATASET
+    },
+    OpDef {
+        name: "AssertPrevDataset",
+        inputs: &["input_dataset: variant", "transformations: string"],
+        attrs: ELEMENTS,
+        ..DATASET
+    },
+    OpDef {
+        name: "ThreadPoolDataset",
+        inputs: &["input_dataset: variant", "thread_pool: resource"],
+        attrs: ELEMENTS,
+        traits: Traits::STATEFUL,
+        ..DATASET
+    },
+    OpDef {
+        name: "ExperimentalThreadPoolDataset",
+        inputs: &["input_dataset: variant", "thread_pool: resource"],
+        attrs: ELEMENTS,
+        traits: Traits::STATEFUL,
         ..DATASET
     },
 ];

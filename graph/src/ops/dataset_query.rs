@@ -1,6 +1,7 @@
 //! Ops that query a dataset directly, without an iterator resource.
 
 use super::check::scalar;
+use super::dataset_source::ELEMENTS;
 use super::iterator::element;
 use super::{Gradient, OpDef, Traits};
 
@@ -86,6 +87,45 @@ pub(super) const OPS: &[OpDef] = &[
         infer: element,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DatasetToTFRecord",
+        inputs: &["input_dataset: variant", "filename: string", "compression_type: string"],
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ExperimentalDatasetToTFRecord",
+        inputs: &["input_dataset: variant", "filename: string", "compression_type: string"],
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "GetOptions",
+        inputs: &["input_dataset: variant"],
+        outputs: &["serialized_options: string"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ComputeBatchSize",
+        inputs: &["input_dataset: variant"],
+        outputs: &["batch_size: int64"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "GetElementAtIndex",
+        inputs: &["dataset: variant", "index: int64"],
+        outputs: &["components: output_types"],
+        attrs: ELEMENTS,
+        infer: element,
+        gradient: Gradient::Leaf,
         ..OpDef::NEW
     },
 ];

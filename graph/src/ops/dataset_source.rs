@@ -230,4 +230,26 @@ pub(super) const OPS: &[OpDef] = &[
         ..DATASET
     },
     OpDef { name: "DatasetFromGraph", inputs: &["graph_def: string"], ..DATASET },
+    OpDef {
+        name: "WindowOp",
+        inputs: &["inputs: Tinputs"],
+        attrs: &[
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "Tinputs: list(type) >= 1",
+        ],
+        ..DATASET
+    },
+    OpDef {
+        name: "MatchingFilesDataset",
+        inputs: &["patterns: string"],
+        traits: Traits::STATEFUL,
+        ..DATASET
+    },
+    OpDef {
+        name: "ExperimentalMatchingFilesDataset",
+        inputs: &["patterns: string"],
+        traits: Traits::STATEFUL,
+        ..DATASET
+    },
 ];

@@ -233,4 +233,62 @@ pub(super) const OPS: &[OpDef] = &[
         ],
         ..DATASET
     },
+    OpDef {
+        name: "ExperimentalDirectedInterleaveDataset",
+        inputs: &["selector_input_dataset: variant", "data_input_datasets: N * variant"],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "N: int >= 1"],
+        ..DATASET
+    },
+    OpDef {
+        name: "SleepDataset",
+        inputs: &["input_dataset: variant", "sleep_microseconds: int64"],
+        attrs: ELEMENTS,
+        ..DATASET
+    },
+    OpDef {
+        name: "ExperimentalSleepDataset",
+        inputs: &["input_dataset: variant", "sleep_microseconds: int64"],
+        attrs: ELEMENTS,
+        ..DATASET
+    },
+    OpDef {
+        name: "ChooseFastestDataset",
+        inputs: &["input_datasets: N * variant"],
+        attrs: &[
+            "N: int >= 2",
+            "num_experiments: int",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+        ],
+        ..DATASET
+    },
+    OpDef {
+        name: "ExperimentalChooseFastestDataset",
+        inputs: &["input_datasets: N * variant"],
+        attrs: &[
+            "N: int >= 2",
+            "num_experiments: int",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+        ],
+        ..DATASET
+    },
+    OpDef {
+        name: "SamplingDataset",
+        inputs: &["input_dataset: variant", "rate: float", "seed: int64", "seed2: int64"],
+        attrs: ELEMENTS,
+        ..DATASET
+    },
+    OpDef {
+        name: "WeightedFlatMapDataset",
+        inputs: &["input_datasets: N * variant", "weights: M * double"],
+        attrs: &[
+            "N: int >= 2",
+            "M: int >= 2",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "metadata: string = ''",
+        ],
+        ..DATASET
+    },
 ];

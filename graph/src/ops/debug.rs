@@ -72,7 +72,61 @@ pub(super) const OPS: &[OpDef] = &[
         traits: WATCHES,
         ..OpDef::NEW
     },
+    OpDef {
+        name: "DebugNumericSummaryV2",
+        inputs: &["input: T"],
+        outputs: &["output: output_dtype"],
+        attrs: &[
+            "output_dtype: {float, double} = float",
+            "T: type",
+            "tensor_debug_mode: int = -1",
+            "tensor_id: int = -1",
+        ],
+        infer: numeric_summary,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DebugGradientIdentity",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: type"],
+        infer: same,
+        traits: Traits { allows_uninitialized_input: true, ..Traits::NONE },
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DebugGradientRefIdentity",
+        inputs: &["input: Ref(T)"],
+        outputs: &["output: Ref(T)"],
+        attrs: &["T: type"],
+        infer: same,
+        traits: Traits { allows_uninitialized_input: true, ..Traits::NONE },
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CheckPinned",
+        inputs: &["tensor: T"],
+        outputs: &["output: T"],
+        attrs: &["T: type"],
+        infer: same,
+        ..OpDef::NEW
+    },
 ];
+
+/// The output is a vector whose length depends on the mode.
+fn numeric_summary(infer: &mut Infer<'_>) -> Result<()> {
+    let length = match infer.attr::<i64>("tensor_debug_mode")? {
+        2 => 2,
+        3 => 5,
+        4 => 11,
+        5 => 10,
+        8 => 3,
+        _ => return Ok(()),
+    };
+    infer.set(0, PartialShape::vector(Some(length)));
+    Ok(())
+}
 
 fn same(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.input(0);

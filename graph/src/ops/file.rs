@@ -30,6 +30,13 @@ pub(super) const OPS: &[OpDef] = &[
         gradient: Gradient::Leaf,
         ..OpDef::NEW
     },
+    OpDef {
+        name: "FileSystemSetConfiguration",
+        inputs: &["scheme: string", "key: string", "value: string"],
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
 ];
 
 fn read(infer: &mut Infer<'_>) -> Result<()> {

@@ -57,6 +57,21 @@ const fn call(name: &'static str, traits: Traits) -> OpDef {
 }
 
 pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "MapDefun",
+        inputs: &["arguments: Targuments", "captured_inputs: Tcaptured"],
+        outputs: &["output: output_types"],
+        attrs: &[
+            "Targuments: list(type) >= 1",
+            "Tcaptured: list(type) >= 0 = []",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "f: func",
+            "max_intra_op_parallelism: int = 1",
+        ],
+        infer: rows_of_results,
+        ..OpDef::NEW
+    },
     call("PartitionedCall", Traits::NONE),
     call("StatefulPartitionedCall", Traits::STATEFUL),
     of(
@@ -150,6 +165,21 @@ fn declared_shapes(infer: &mut Infer<'_>) -> Result<()> {
 
 fn scalar(infer: &mut Infer<'_>) -> Result<()> {
     infer.set(0, PartialShape::scalar());
+    Ok(())
+}
+
+/// The outputs are the stacked results of a function, which has one call for each row of the first input.
+fn rows_of_results(infer: &mut Infer<'_>) -> Result<()> {
+    let rows = infer.input(0).dim(0);
+    let shapes = infer.attr::<Vec<PartialShape>>("output_shapes")?;
+    if shapes.len() != infer.num_outputs() {
+        crate::invalid!("`output_shapes` must be the same length as `output_types`");
+    }
+    for (i, shape) in shapes.into_iter().enumerate() {
+        if let Some(dims) = shape.dims() {
+            infer.set(i, PartialShape::of_dims(std::iter::once(rows).chain(dims.iter().copied())));
+        }
+    }
     Ok(())
 }
 

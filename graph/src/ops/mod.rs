@@ -27,11 +27,13 @@ mod control_flow;
 pub mod conv;
 mod ctc;
 mod dataset_batch;
+mod dataset_compression;
 mod dataset_function;
 mod dataset_memory;
 mod dataset_options;
 mod dataset_query;
 mod dataset_source;
+mod dataset_storage;
 mod dataset_transform;
 mod debug;
 mod diagonal;
@@ -154,11 +156,13 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     fft,
     ctc,
     dataset_batch,
+    dataset_compression,
     dataset_function,
     dataset_memory,
     dataset_options,
     dataset_query,
     dataset_source,
+    dataset_storage,
     dataset_transform,
     file,
     functional,

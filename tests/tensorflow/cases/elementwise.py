@@ -63,6 +63,22 @@ def watched(c):
         yield Call(c.values(), lower_bound=-3.0, upper_bound=2.0, mute_if_healthy=True, **named)
 
 
+@case("DebugGradientIdentity", "DebugGradientRefIdentity")
+def of_the_debugger(c):
+    for shape in SHAPES:
+        yield Call(c.values(shape))
+
+
+@case("DebugNumericSummaryV2")
+def summarized(c):
+    for mode in (2, 3, 4, 5, 8, 6):
+        yield Call(c.values(), tensor_debug_mode=mode, tensor_id=9)
+        yield Call(c.values((0, 2)), tensor_debug_mode=mode, tensor_id=9)
+        if c.is_float():
+            yield Call(np.array([1, np.nan, -np.inf, 0, -2, np.inf], c.dtype()), tensor_debug_mode=mode)
+    yield Call(c.values((1, 2, 1, 3, 2, 1, 1, 2)), tensor_debug_mode=5)
+
+
 @case("CheckNumerics", "CheckNumericsV2")
 def numerics(c):
     for shape in SHAPES:

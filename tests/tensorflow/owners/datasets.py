@@ -95,3 +95,9 @@ def seeds(b):
     generator = b.make_unnamed(seed=seed, seed2=seed, reshuffle=True) if b.op.startswith("Anonymous") else b.make_unnamed()
     arguments = {"buffer_size": tf.constant(10, tf.int64), "seed": seed, "seed2": seed, "seed_generator": generator}
     return tf.no_op(), first_of(call("ShuffleDatasetV3", input_dataset=numbers(), **arguments, **ELEMENTS))
+
+
+@makes("ThreadPoolHandle", "ExperimentalThreadPoolHandle", removable=False)
+def thread_pool(b):
+    pool = b.make(num_threads=1, display_name="pool")
+    return tf.no_op(), first_of(call("ThreadPoolDataset", input_dataset=numbers(), thread_pool=pool, **ELEMENTS))

@@ -81,7 +81,7 @@ pub(crate) fn batch(
     let is_exact = drop_remainder || input.cardinality == INFINITE;
     let spec = batched(&input.spec, count, is_exact);
     let cardinality = batches(input.cardinality, size, drop_remainder);
-    let inner = input.clone();
+    let (inner, whole) = (input.clone(), input.clone());
     let name = if ahead.is_some() { "ParallelBatch" } else { "BatchV2" };
     dataset(name, spec, cardinality, &[&input], move |ctx| {
         // The value of the state is true after the last batch.
@@ -102,6 +102,15 @@ pub(crate) fn batch(
             None => batches,
             Some(-1) => Box::new(PrefetchIterator::new(batches, BufferLimit::Growing(16))),
             Some(many) => Box::new(PrefetchIterator::new(batches, BufferLimit::Fixed(many as usize))),
+        })
+    })
+    .map(|batches| batches.with_batch_size(ahead.is_none().then_some(size)))
+    .map(|batches| {
+        batches.with_random_access(move |i, access| {
+            let start = (i as i64).saturating_mul(size);
+            let end = start.saturating_add(size).min(whole.cardinality);
+            let elements = (start..end).map(|i| whole.element_at(i, access)).collect::<Result<Vec<_>>>()?;
+            stack_elements(&elements)
         })
     })
 }

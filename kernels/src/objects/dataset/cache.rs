@@ -2,7 +2,7 @@
 
 use super::context::SharedExchange;
 use super::state::{ExchangedState, StateExchange};
-use super::transform::{dataset, from_state};
+use super::transform::{batch_preserving, from_state};
 use super::{Dataset, DatasetIterator, Element, IteratorContext, PerPipeline, Pull};
 use device::Result;
 use parking_lot::Mutex;
@@ -59,8 +59,8 @@ impl CacheSource {
 
 /// Returns the dataset of the input's elements, which are cached in memory after the first complete iteration.
 pub(crate) fn cache(input: Arc<Dataset>, caches: CacheSource) -> Result<Arc<Dataset>> {
-    let inner = input.clone();
-    dataset("MemoryCache", input.spec.clone(), input.cardinality, &[&input], move |ctx| {
+    let (inner, whole) = (input.clone(), input.clone());
+    batch_preserving("MemoryCache", input.spec.clone(), input.cardinality, &[&input], move |ctx| {
         let state = CacheState { cache: caches.of(ctx)?, input: inner.clone(), ctx: ctx.clone(), pass: None };
         from_state("MemoryCache", state, |state, pull| {
             // The iterator chooses between reading and filling the cache at its first pull, because another iterator
@@ -78,6 +78,7 @@ pub(crate) fn cache(input: Arc<Dataset>, caches: CacheSource) -> Result<Arc<Data
             pass.next(pull, &state.cache)
         })
     })
+    .map(|cached| cached.with_random_access(move |i, access| whole.element_at(i as i64, access)))
 }
 
 /// The state of an iterator over a cached dataset.

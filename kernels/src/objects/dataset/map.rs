@@ -2,8 +2,9 @@
 
 use super::function::{CapturedFunction, FunctionInstance, end_or_error, predicate_value};
 use super::state::{ExchangedState, InputState, StateExchange};
-use super::transform::{dataset, from_state};
-use super::{Dataset, DatasetIterator, DatasetVariant, Element, ElementSpec, IteratorContext, UNKNOWN};
+use super::transform::{batch_preserving, dataset, from_state};
+use super::{Dataset, DatasetIterator, DatasetVariant, Element, ElementSpec, IteratorContext};
+use super::{RandomAccess, UNKNOWN};
 use device::Result;
 use graph::Tensor;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ pub(crate) fn map(
     let inner = input.clone();
     let cardinality = mapped_cardinality(input.cardinality, preserve_cardinality);
     let out = spec.clone();
+    let at_index = mapped_at(input.clone(), f.clone(), spec.clone());
     dataset("Map", spec, cardinality, &[&input], move |ctx| {
         let (f, spec) = (f.instance(ctx)?, out.clone());
         let state = InputState::calling(inner.iterator(ctx)?, &f, ());
@@ -41,6 +43,19 @@ pub(crate) fn map(
             }
         })
     })
+    .map(|mapped| mapped.with_random_access(at_index))
+}
+
+/// Returns the random access to the function's results.
+pub(super) fn mapped_at(
+    input: Arc<Dataset>,
+    f: CapturedFunction,
+    spec: ElementSpec,
+) -> impl Fn(u64, &RandomAccess) -> Result<Element> + Send + Sync + 'static {
+    move |i, access| {
+        let element = input.element_at(i as i64, access)?;
+        checked_element(f.instance(&access.ctx.within("Map"))?.call(&access.pull, element)?, &spec)
+    }
 }
 
 /// Returns the cardinality of a mapped dataset: the input's if `preserve_cardinality`, otherwise unknown, because the
@@ -53,7 +68,7 @@ pub(super) fn mapped_cardinality(input: i64, preserve_cardinality: bool) -> i64 
 pub(crate) fn filter(input: Arc<Dataset>, predicate: CapturedFunction) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     let cardinality = if input.cardinality == 0 { 0 } else { UNKNOWN };
-    dataset("Filter", input.spec.clone(), cardinality, &[&input], move |ctx| {
+    batch_preserving("Filter", input.spec.clone(), cardinality, &[&input], move |ctx| {
         let predicate = predicate.instance(ctx)?;
         let state = InputState::calling(inner.iterator(ctx)?, &predicate, ());
         from_state("Filter", state, move |state, pull| {

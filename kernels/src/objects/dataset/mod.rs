@@ -7,13 +7,16 @@ pub(crate) mod cache;
 mod context;
 pub(crate) mod csv;
 pub(crate) mod element;
+pub(crate) mod file_cache;
 pub(crate) mod files;
 pub(crate) mod function;
 pub(crate) mod generator;
 pub(crate) mod grouped;
+pub(crate) mod index_map;
 pub(crate) mod interleave;
 pub(crate) mod iterator;
 pub(crate) mod map;
+pub(crate) mod matching_files;
 pub(crate) mod message;
 pub(crate) mod multi_device;
 pub(crate) mod on_device;
@@ -22,9 +25,13 @@ pub(crate) mod parallel_map;
 pub(crate) mod prefetch;
 mod prefetch_iterator;
 pub(crate) mod rebatch;
+pub(crate) mod sampling;
 pub(crate) mod shuffle;
 pub(crate) mod source;
+pub(crate) mod sparse_batch;
+pub(crate) mod speed;
 pub(crate) mod state;
+pub(crate) mod storage;
 pub(crate) mod threads;
 pub(crate) mod transform;
 pub(crate) mod window;
@@ -32,8 +39,9 @@ pub(crate) mod window;
 pub(crate) use context::{DatasetPath, IteratorContext, PerPipeline, Pull};
 
 use self::state::ExchangedState;
-use device::Result;
-use graph::{DType, PartialShape, Tensor, VariantObject};
+use bytes::Bytes;
+use device::{Error, Result};
+use graph::{Code, DType, PartialShape, Tensor, VariantObject};
 use std::fmt;
 use std::sync::Arc;
 
@@ -145,19 +153,35 @@ pub(crate) trait DatasetIterator: ExchangedState + Send {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>>;
 }
 
+/// A function that returns the element of a dataset with an index that is less than the cardinality.
+type ElementAt = Box<dyn Fn(u64, &RandomAccess) -> Result<Element> + Send + Sync>;
+
+/// The context of a request for one element by its index.
+#[derive(Debug)]
+pub(crate) struct RandomAccess {
+    pub(crate) ctx: IteratorContext,
+    pub(crate) pull: Pull,
+}
+
 /// An immutable dataset, shared by variants, other datasets and iterators.
 pub(crate) struct Dataset {
     pub(crate) spec: ElementSpec,
     pub(crate) cardinality: Cardinality,
     /// The option that parallel transformations keep the order of elements; `None` if the client has not set it.
     pub(crate) deterministic: Option<bool>,
+    /// The options of the dataset and of its inputs, as a serialized `Options` message.
+    pub(crate) options: Bytes,
+    /// The batch size of the dataset's batches; `None` if it is not known that the elements are batches of one size.
+    pub(crate) batch_size: Option<i64>,
+    /// Returns an element by its index; `None` if the dataset has no random access.
+    element_at: Option<ElementAt>,
     depth: usize,
     size: usize,
     kind: Box<dyn DatasetKind>,
 }
 
 impl Dataset {
-    /// Returns a dataset whose `deterministic` option is that of the last input in which the option is set.
+    /// Returns a dataset with the options of its inputs; if several inputs set an option, the last one counts.
     ///
     /// # Errors
     /// `InvalidArgument` if the dataset is nested too deep or has too many inputs.
@@ -176,15 +200,15 @@ impl Dataset {
         inputs: &[&Arc<Dataset>],
         kind: Box<dyn DatasetKind>,
     ) -> Result<Arc<Dataset>> {
-        let deterministic = inputs.iter().rev().find_map(|input| input.deterministic);
-        Dataset::with_options(spec, cardinality, deterministic, inputs, kind)
+        let options = inputs.iter().map(|input| &input.options);
+        Dataset::with_options(spec, cardinality, message::merged_options(options)?, inputs, kind)
     }
 
-    /// Returns a dataset like [`Dataset::new`], but with the given `deterministic` option.
+    /// Returns a dataset like [`Dataset::new`], but with the given options, a serialized `Options` message.
     pub(crate) fn with_options(
         spec: ElementSpec,
         cardinality: Cardinality,
-        deterministic: Option<bool>,
+        options: Bytes,
         inputs: &[&Arc<Dataset>],
         kind: Box<dyn DatasetKind>,
     ) -> Result<Arc<Dataset>> {
@@ -196,7 +220,64 @@ impl Dataset {
         if size > MAX_SIZE {
             device::invalid!("an iterator over {} would need more than {MAX_SIZE} iterators", kind.name());
         }
-        Ok(Arc::new(Dataset { spec, cardinality, deterministic, depth, size, kind }))
+        let deterministic = message::deterministic(&options).flatten();
+        Ok(Arc::new(Dataset {
+            spec,
+            cardinality,
+            deterministic,
+            options,
+            batch_size: None,
+            element_at: None,
+            depth,
+            size,
+            kind,
+        }))
+    }
+
+    /// Returns the dataset with another [`batch_size`](Dataset::batch_size); nothing else may refer to the dataset yet.
+    pub(crate) fn with_batch_size(mut self: Arc<Dataset>, size: Option<i64>) -> Arc<Dataset> {
+        if let Some(dataset) = Arc::get_mut(&mut self) {
+            dataset.batch_size = size;
+        }
+        self
+    }
+
+    /// Returns the dataset with random access: `element_at` gets an index that is less than the cardinality. Nothing else
+    /// may refer to the dataset yet.
+    pub(crate) fn with_random_access(
+        mut self: Arc<Dataset>,
+        element_at: impl Fn(u64, &RandomAccess) -> Result<Element> + Send + Sync + 'static,
+    ) -> Arc<Dataset> {
+        if let Some(dataset) = Arc::get_mut(&mut self) {
+            dataset.element_at = Some(Box::new(element_at));
+        }
+        self
+    }
+
+    /// Returns the element with index `index`.
+    ///
+    /// # Errors
+    /// `Unimplemented` if the dataset has no random access; `FailedPrecondition` if its cardinality is infinite or not
+    /// known; `OutOfRange` if the index is not less than the cardinality.
+    pub(crate) fn element_at(&self, index: i64, access: &RandomAccess) -> Result<Element> {
+        let Some(element_at) = &self.element_at else {
+            return Err(Error::unimplemented(format!("Random access is not implemented for {self:?}")));
+        };
+        let kind = match self.cardinality {
+            INFINITE => "infinite",
+            UNKNOWN => "unknown",
+            count => {
+                return match u64::try_from(index) {
+                    Ok(at) if index < count => element_at(at, access),
+                    _ => {
+                        let message = format!("Index out of range [0, {count}):{index}");
+                        Err(Error::new(Code::OutOfRange, message))
+                    }
+                };
+            }
+        };
+        let message = format!("{self:?} has {kind} cardinality, which does not support random access.");
+        Err(Error::new(Code::FailedPrecondition, message))
     }
 
     /// Returns the name of the dataset's kind for messages, for example "Map".

@@ -72,6 +72,7 @@ pub(crate) fn padded_batch(
             pad(&elements, &plan.0, &plan.1).map(Some)
         })
     })
+    .map(|batches| batches.with_batch_size(Some(size)))
 }
 
 /// Pads each component of the elements to its shape in `shapes`, with its scalar in `padding`, and stacks the elements.

@@ -3,7 +3,7 @@
 
 use super::batch::{batch_size, batched, batches, stack_elements};
 use super::function::{CapturedFunction, FunctionInstance, end_or_error};
-use super::map::{checked_element, mapped_cardinality};
+use super::map::{checked_element, mapped_at, mapped_cardinality};
 use super::prefetch_iterator::Monitor;
 use super::state::{ExchangedState, StateExchange, mismatch};
 use super::threads;
@@ -65,6 +65,7 @@ pub(crate) fn parallel_map_of(
     let inner = input.clone();
     let cardinality = mapped_cardinality(input.cardinality, preserve_cardinality);
     let out = spec.clone();
+    let at_index = mapped_at(input.clone(), f.clone(), spec.clone());
     dataset(name, spec, cardinality, &[&input], move |ctx| {
         let in_order = how.deterministic.unwrap_or(ctx.deterministic);
         let calls = FunctionCalls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
@@ -75,6 +76,7 @@ pub(crate) fn parallel_map_of(
             Some(Err(error)) => end_or_error(error, preserve_cardinality),
         })
     })
+    .map(|mapped| mapped.with_random_access(at_index))
 }
 
 /// Returns the dataset of batches of the function's results. If the call for an element fails, the whole batch is an
@@ -125,6 +127,7 @@ pub(crate) fn map_and_batch(
             }
         })
     })
+    .map(|batches| batches.with_batch_size(Some(size)))
 }
 
 /// The state of an iterator over batches of results.

@@ -23,7 +23,9 @@ impl Prefetch {
             device::invalid!("buffer_size must be >= 0 or set buffer_size to be -1 for auto-tuning");
         }
         let kind = Prefetch { input: input.clone(), size: usize::try_from(size).ok() };
-        Dataset::new(input.spec.clone(), input.cardinality, &[&input], kind)
+        let made = Dataset::new(input.spec.clone(), input.cardinality, &[&input], kind)?;
+        let made = made.with_batch_size(input.batch_size);
+        Ok(made.with_random_access(move |i, access| input.element_at(i as i64, access)))
     }
 }
 

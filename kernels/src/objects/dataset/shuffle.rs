@@ -170,7 +170,7 @@ impl Shuffle {
             seeds: Arc::new(seeds),
             count: u64::try_from(count).ok(),
         };
-        Dataset::new(input.spec.clone(), cardinality, &[&input], kind)
+        Ok(Dataset::new(input.spec.clone(), cardinality, &[&input], kind)?.with_batch_size(input.batch_size))
     }
 }
 

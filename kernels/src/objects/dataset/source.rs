@@ -63,7 +63,10 @@ impl Elements {
         elements: Vec<Element>,
     ) -> Result<Arc<Dataset>> {
         let cardinality = elements.len() as Cardinality;
-        Dataset::new(spec, cardinality, &[], Elements { name, elements: Arc::new(elements) })
+        let elements = Arc::new(elements);
+        let all = elements.clone();
+        let made = Dataset::new(spec, cardinality, &[], Elements { name, elements })?;
+        Ok(made.with_random_access(move |i, _| Ok(all[i as usize].clone())))
     }
 }
 
@@ -102,7 +105,10 @@ impl Slices {
             spec.dtypes.push(component.dtype());
             spec.shapes.push(PartialShape::of_dims(component.shape()[1..].iter().map(|&d| Some(d))));
         }
-        Dataset::new(spec, count as Cardinality, &[], Slices { components: Arc::new(components), count })
+        let components = Arc::new(components);
+        let all = components.clone();
+        let made = Dataset::new(spec, count as Cardinality, &[], Slices { components, count })?;
+        Ok(made.with_random_access(move |i, _| all.iter().map(|c| row(c, i as usize)).collect()))
     }
 }
 
@@ -232,7 +238,10 @@ impl Range {
             if (distance > 0) == (pace > 0) { (distance.abs() + pace.abs() - 1) / pace.abs() } else { 0 };
         let cardinality = Cardinality::try_from(count).unwrap_or(INFINITE);
         let kind = Range { start, step, count: count as u64, dtype };
-        Dataset::new(ElementSpec::scalars(&[dtype]), cardinality, &[], kind)
+        let made = Dataset::new(ElementSpec::scalars(&[dtype]), cardinality, &[], kind)?;
+        Ok(made.with_random_access(move |i, _| {
+            Ok(vec![number(start.wrapping_add((i as i64).wrapping_mul(step)), dtype)?])
+        }))
     }
 }
 

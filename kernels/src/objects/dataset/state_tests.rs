@@ -14,7 +14,9 @@ use super::state::{ExternalStatePolicy, restore, save};
 use super::tests::{function, integers, of_number, range};
 use super::window::{Windowing, sliding_window, window};
 use super::*;
-use super::{map, padded_batch, rebatch, transform};
+use super::{
+    file_cache, index_map, map, matching_files, padded_batch, rebatch, sampling, speed, storage, transform,
+};
 use crate::objects::io::{Compression, FixedFormat, RecordWriter};
 use crate::testing::TempDir;
 use bytes::Bytes;
@@ -141,6 +143,115 @@ fn selections_and_combinations_continue() -> Result<()> {
         let selector = map::map(range(20)?, of_number(|x| Ok(Tensor::scalar(x % 2))), integers(), true)?;
         transform::directed_interleave(selector, vec![range(3)?, range(9)?], true)
     })
+}
+
+#[test]
+fn samples_and_the_fastest_continue() -> Result<()> {
+    check("Sampling", &|| sampling::sample(range(40)?, 0.4, Seeds(3, 9)))?;
+    check("WeightedFlatMap", &|| sampling::weighted_flat_map(vec![range(4)?, range(9)?], &[0.3, 0.7]))?;
+    check("Sleep", &|| speed::sleep(range(5)?, 1))?;
+    check("ChooseFastest", &|| speed::choose_fastest(vec![range(9)?, range(9)?], 4))?;
+    let rows = || function(|e| Ok(vec![Tensor::try_from([e[0].item::<i64>()? * 10, e[0].item::<i64>()?])?]));
+    let place = || {
+        function(|e| {
+            let i = e[0].item::<i64>()?;
+            Ok(vec![Tensor::scalar(i / 2), Tensor::scalar(i % 2)])
+        })
+    };
+    check("IndexFlatMap", &|| index_map::index_flat_map(range(5)?, rows(), place(), 10, integers()))
+}
+
+#[test]
+fn an_iterator_over_the_fastest_branch_is_not_saved() -> Result<()> {
+    let make = || {
+        let branch = function(Ok);
+        let branches =
+            speed::Branches { functions: vec![branch.clone(), branch], elements: 2, ratio: (1, 1) };
+        speed::choose_fastest_branch(range(9)?, branches, integers())
+    };
+    let mut running = Running::start(&make)?;
+    assert_eq!(running.take(MOST).len(), 9);
+    let saved = running.save(ExternalStatePolicy::Fail).map_err(|error| error.to_string());
+    assert!(saved.is_err_and(|error| error.contains("ChooseFastestBranchDataset cannot be saved")));
+    Ok(())
+}
+
+#[test]
+fn lists_of_files_and_caches_in_files_continue() -> Result<()> {
+    let dir = TempDir::new()?;
+    for name in ["a", "b", "c", "d"] {
+        std::fs::write(dir.path().join(name), name).map_err(|e| Error::internal(e.to_string()))?;
+    }
+    let pattern = |end: &str| Bytes::from(format!("{}/{end}", dir.path().display()));
+    check("MatchingFiles", &|| {
+        matching_files::matching_files(vec![pattern("[a-c]"), pattern("none"), pattern("d")])
+    })?;
+    let full = dir.path().join("full");
+    let make = || file_cache::file_cache(range(6)?, full.clone());
+    assert_eq!(Running::start(&make)?.take(MOST).len(), 6);
+    check("FileCache", &make)?;
+    for at in 0..6 {
+        let prefix = dir.path().join(format!("cache{at}"));
+        let make = || file_cache::file_cache(range(6)?, prefix.clone());
+        let mut first = Running::start(&make)?;
+        let before = first.take(at);
+        let state = first.save(ExternalStatePolicy::Fail)?;
+        drop(first);
+        let mut second = Running::restored(&make, state.clone())?;
+        let after = second.take(MOST);
+        assert_eq!([before, after.clone()].concat(), Running::start(&make)?.take(MOST), "saved at {at}");
+        // The complete cache is read from the place of the saved state.
+        assert_eq!(Running::restored(&make, state)?.take(MOST), after, "restored at {at}");
+    }
+    let left = std::fs::read_dir(dir.path()).map_err(|e| Error::internal(e.to_string()))?;
+    let names = left.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    assert_eq!(names.filter(|name| name.contains('_') || name.contains("lock")).collect::<Vec<_>>(), [""; 0]);
+    Ok(())
+}
+
+#[test]
+fn stored_datasets_continue() -> Result<()> {
+    let dir = TempDir::new()?;
+    for compression in [Compression::None, Compression::Gzip, Compression::Snappy] {
+        let folder = dir.path().join(format!("{compression:?}"));
+        let third = || of_number(|x| Ok(Tensor::scalar(x % 3)));
+        let save = || storage::Save { folder: folder.clone(), compression, shard: Some(third()) };
+        save().run(&range(9)?, &Pull::default())?;
+        let one_by_one = || {
+            function(|e| {
+                let shards = DatasetVariant::of(&e[0])?;
+                let same = function(Ok);
+                Ok(vec![DatasetVariant::tensor(map::flat_map(shards, same, integers())?, [])?])
+            })
+        };
+        let made = storage::load(&folder, compression, one_by_one(), integers())?;
+        assert_eq!(made.cardinality, 9);
+        // The function makes datasets of datasets, whose elements cannot be saved, so only the shards are.
+        let mut loaded = Running {
+            iterator: made.iterator(&IteratorContext::root(None))?,
+            ctx: IteratorContext::root(None),
+        };
+        let of = |i: i64| Ok(vec![Tensor::scalar(i)]);
+        assert_eq!(loaded.take(MOST), [0, 3, 6, 1, 4, 7, 2, 5, 8].map(of));
+        let run = std::fs::read_dir(&folder).map_err(|e| Error::internal(e.to_string()))?;
+        let run = run.filter_map(|entry| entry.ok().map(|entry| entry.path())).find(|path| path.is_dir());
+        let shard = run.unwrap_or_default().join("00000001.shard");
+        check("StoredShard", &|| storage::stored_shard(shard.clone(), 1, compression, integers()))?;
+        check("StoredChunk", &|| {
+            storage::stored_chunk(shard.join("00000000.snapshot"), compression, integers())
+        })?;
+        let mut passing = Running::start(&|| storage::saved(range(4)?, save()))?;
+        assert_eq!(passing.take(MOST).len(), 4);
+        let saved = passing.save(ExternalStatePolicy::Fail).map_err(|error| error.to_string());
+        assert!(saved.is_err_and(|error| error.contains("SaveV2Dataset cannot be saved")));
+        assert_eq!(storage::load(&folder, compression, one_by_one(), integers())?.cardinality, 4);
+    }
+    let folder = dir.path().join("files");
+    std::fs::create_dir_all(folder.join("chunks")).map_err(|e| Error::internal(e.to_string()))?;
+    for name in ["chunks/a", "chunks/b", "DONE"] {
+        std::fs::write(folder.join(name), "").map_err(|e| Error::internal(e.to_string()))?;
+    }
+    check("ListSnapshotChunks", &|| storage::chunk_names(folder.clone()))
 }
 
 /// Returns a function that fails for multiples of 3.

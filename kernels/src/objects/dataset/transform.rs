@@ -96,13 +96,36 @@ pub(super) fn dataset(
     Dataset::new(spec, cardinality, inputs, FnDataset { name, make })
 }
 
-/// Returns the input with its `deterministic` option replaced, unless `deterministic` is `None`.
-pub(crate) fn options(input: Arc<Dataset>, deterministic: Option<bool>) -> Result<Arc<Dataset>> {
+/// Returns the input with the options of a serialized `Options` message in addition to its own.
+///
+/// # Errors
+/// `InvalidArgument` if the message is malformed.
+pub(crate) fn options(input: Arc<Dataset>, options: &Bytes) -> Result<Arc<Dataset>> {
     let (spec, cardinality) = (input.spec.clone(), input.cardinality);
-    let deterministic = deterministic.or(input.deterministic);
+    let options = super::message::merged_options([&input.options, options])?;
     let inner = input.clone();
     let kind = FnDataset { name: "Options", make: move |ctx: &IteratorContext| inner.iterator(ctx) };
-    Dataset::with_options(spec, cardinality, deterministic, &[&input], Box::new(kind))
+    let made = Dataset::with_options(spec, cardinality, options, &[&input], Box::new(kind))?;
+    let made = made.with_batch_size(input.batch_size);
+    Ok(made.with_random_access(move |i, access| input.element_at(i as i64, access)))
+}
+
+/// Returns a dataset whose iterators `make` makes, and whose elements are batches of one size if all inputs are known
+/// to have batches of that size.
+pub(super) fn batch_preserving(
+    name: &'static str,
+    spec: ElementSpec,
+    cardinality: Cardinality,
+    inputs: &[&Arc<Dataset>],
+    make: impl Fn(&IteratorContext) -> Result<Boxed> + Send + Sync + 'static,
+) -> Result<Arc<Dataset>> {
+    Ok(dataset(name, spec, cardinality, inputs, make)?.with_batch_size(common_batch_size(inputs)))
+}
+
+/// Returns the batch size of all inputs; `None` if it differs or is not known.
+pub(super) fn common_batch_size(inputs: &[&Arc<Dataset>]) -> Option<i64> {
+    let first = inputs.first()?.batch_size?;
+    inputs.iter().all(|input| input.batch_size == Some(first)).then_some(first)
 }
 
 /// A function that makes an iterator over an input.
@@ -144,7 +167,8 @@ pub(crate) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) -> Result<A
         (a, b) => a.checked_add(b).unwrap_or(INFINITE),
     };
     let inputs = [first.clone(), second.clone()];
-    dataset("Concatenate", spec, cardinality, &[&first, &second], move |ctx| {
+    let (before, after) = (first.clone(), second.clone());
+    batch_preserving("Concatenate", spec, cardinality, &[&first, &second], move |ctx| {
         let (second_at, second) = (ctx.input(1), inputs[1].clone());
         let state = ConcatenateState {
             current: inputs[0].iterator(&ctx.input(0))?,
@@ -160,6 +184,12 @@ pub(crate) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) -> Result<A
             }
             state.current = (state.second)()?;
             state.current.next(pull)
+        })
+    })
+    .map(|made| {
+        made.with_random_access(move |i, access| match i as i64 {
+            i if i < before.cardinality => before.element_at(i, access),
+            i => after.element_at(i - before.cardinality, access),
         })
     })
 }
@@ -189,7 +219,8 @@ pub(crate) fn zip(inputs: Vec<Arc<Dataset>>) -> Result<Arc<Dataset>> {
         };
     }
     let all = inputs.clone();
-    dataset("Zip", spec, cardinality, &inputs.iter().collect::<Vec<_>>(), move |ctx| {
+    let parts = inputs.clone();
+    batch_preserving("Zip", spec, cardinality, &inputs.iter().collect::<Vec<_>>(), move |ctx| {
         let iterators = all.iter().enumerate().map(|(i, d)| d.iterator(&ctx.input(i)));
         let state = ZipState(iterators.collect::<Result<_>>()?);
         from_state("Zip", state, |ZipState(iterators), pull| {
@@ -212,6 +243,12 @@ pub(crate) fn zip(inputs: Vec<Arc<Dataset>>) -> Result<Arc<Dataset>> {
                 None if element.is_empty() => Ok(None),
                 None => Ok(Some(element)),
             }
+        })
+    })
+    .map(|made| {
+        made.with_random_access(move |i, access| {
+            let parts = parts.iter().map(|part| part.element_at(i as i64, access));
+            Ok(parts.collect::<Result<Vec<Element>>>()?.into_iter().flatten().collect())
         })
     })
 }
@@ -252,7 +289,8 @@ impl ExchangedState for RepeatState {
 pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     let cardinality = repeated(input.cardinality, count);
     let inner = input.clone();
-    dataset("Repeat", input.spec.clone(), cardinality, &[&input], move |ctx| {
+    let whole = input.clone();
+    batch_preserving("Repeat", input.spec.clone(), cardinality, &[&input], move |ctx| {
         let (ctx, input) = (ctx.clone(), inner.clone());
         let left = u64::try_from(count).ok();
         // The iterator of the first repetition is made here if the count is finite, and otherwise at the first pull.
@@ -286,6 +324,11 @@ pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
             }
         })
     })
+    .map(|made| {
+        made.with_random_access(move |i, access| {
+            whole.element_at(i as i64 % whole.cardinality.max(1), access)
+        })
+    })
 }
 
 /// Returns the dataset of the first `count` elements of the input; all elements if `count` is negative.
@@ -298,7 +341,8 @@ pub(crate) fn take(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
         n => n.min(count),
     };
     let inner = input.clone();
-    dataset("Take", input.spec.clone(), cardinality, &[&input], move |ctx| {
+    let whole = input.clone();
+    batch_preserving("Take", input.spec.clone(), cardinality, &[&input], move |ctx| {
         let input = if count == 0 { None } else { Some(inner.iterator(ctx)?) };
         let state = InputState { input, functions: Vec::new(), value: u64::try_from(count).ok() };
         from_state("Take", state, |state, pull| {
@@ -311,6 +355,7 @@ pub(crate) fn take(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
             Ok(element)
         })
     })
+    .map(|made| made.with_random_access(move |i, access| whole.element_at(i as i64, access)))
 }
 
 /// Returns the dataset of the input's elements after the first `count`; no elements if `count` is negative.
@@ -321,7 +366,8 @@ pub(crate) fn skip(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
         n => (n - count).max(0),
     };
     let inner = input.clone();
-    dataset("Skip", input.spec.clone(), cardinality, &[&input], move |ctx| {
+    let whole = input.clone();
+    batch_preserving("Skip", input.spec.clone(), cardinality, &[&input], move |ctx| {
         let input = if count < 0 { None } else { Some(inner.iterator(ctx)?) };
         let state = InputState { input, functions: Vec::new(), value: count };
         from_state("Skip", state, |state, pull| {
@@ -337,6 +383,7 @@ pub(crate) fn skip(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
             iterator.next(pull)
         })
     })
+    .map(|made| made.with_random_access(move |i, access| whole.element_at(i as i64 + count, access)))
 }
 
 /// Returns the dataset of the elements for worker `index` of `workers`; `policy` is a number of TensorFlow's
@@ -378,7 +425,8 @@ pub(crate) fn shard(
         n => n / shards + i64::from(index < n % shards),
     };
     let inner = input.clone();
-    dataset("Shard", input.spec.clone(), cardinality, &[&input], move |ctx| {
+    let whole = input.clone();
+    batch_preserving("Shard", input.spec.clone(), cardinality, &[&input], move |ctx| {
         // The value of the state is the number of elements read, and a flag that is set until the first block of
         // elements is complete.
         let state = InputState::new(inner.iterator(ctx)?, (0i64, require_non_empty));
@@ -409,6 +457,7 @@ pub(crate) fn shard(
             }
         })
     })
+    .map(|made| made.with_random_access(move |i, access| whole.element_at(i as i64 * shards + index, access)))
 }
 
 fn too_few_error(elements: i64, shards: i64) -> Error {
@@ -500,7 +549,7 @@ pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
 /// Returns the dataset of the input's elements, with an error if the input has more or fewer than `expected` elements.
 pub(crate) fn assert_cardinality(input: Arc<Dataset>, expected: i64) -> Result<Arc<Dataset>> {
     let inner = input.clone();
-    dataset("AssertCardinality", input.spec.clone(), expected, &[&input], move |ctx| {
+    batch_preserving("AssertCardinality", input.spec.clone(), expected, &[&input], move |ctx| {
         from_state("AssertCardinality", InputState::new(inner.iterator(ctx)?, 0i64), move |state, pull| {
             let element = state.next_input(pull)?;
             state.value += i64::from(element.is_some());

@@ -5,6 +5,7 @@ mod fixed;
 mod inflate;
 mod line;
 mod record;
+mod snappy;
 mod source;
 mod threads;
 mod write_behind;

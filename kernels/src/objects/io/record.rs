@@ -1,6 +1,7 @@
 //! TFRecord files. A record is stored as its length (8 bytes), the checksum of the length (4 bytes), its bytes, and
 //! their checksum (4 bytes). Checksums are masked CRC-32C; numbers are little-endian.
 
+use super::snappy::SnappyWriter;
 use super::source::{Compression, Source};
 use bytes::Bytes;
 use checkpoint::checksum;
@@ -118,6 +119,7 @@ enum Sink {
     Plain(BufWriter<File>),
     Zlib(ZlibEncoder<BufWriter<File>>),
     Gzip(GzEncoder<BufWriter<File>>),
+    Snappy(SnappyWriter),
 }
 
 impl RecordWriter {
@@ -129,6 +131,7 @@ impl RecordWriter {
             Compression::None => Sink::Plain(file),
             Compression::Zlib => Sink::Zlib(ZlibEncoder::new(file, flate2::Compression::default())),
             Compression::Gzip => Sink::Gzip(GzEncoder::new(file, flate2::Compression::default())),
+            Compression::Snappy => Sink::Snappy(SnappyWriter::new(file)),
         };
         Ok(RecordWriter { path, sink })
     }
@@ -142,6 +145,7 @@ impl RecordWriter {
             Sink::Plain(file) => file.write_all(part),
             Sink::Zlib(file) => file.write_all(part),
             Sink::Gzip(file) => file.write_all(part),
+            Sink::Snappy(file) => file.write_all(part),
         });
         self.done(written)
     }
@@ -152,6 +156,7 @@ impl RecordWriter {
             Sink::Plain(file) => file.flush(),
             Sink::Zlib(file) => file.flush(),
             Sink::Gzip(file) => file.flush(),
+            Sink::Snappy(file) => file.flush(),
         };
         self.done(flushed)
     }
@@ -162,6 +167,7 @@ impl RecordWriter {
             Sink::Plain(file) => file.flush(),
             Sink::Zlib(file) => file.try_finish().and_then(|()| file.get_mut().flush()),
             Sink::Gzip(file) => file.try_finish().and_then(|()| file.get_mut().flush()),
+            Sink::Snappy(file) => file.flush(),
         };
         self.done(finished)
     }

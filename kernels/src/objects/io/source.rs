@@ -1,6 +1,7 @@
 //! A file as a stream of bytes, which are decompressed while they are read.
 
 use super::inflate::Inflater;
+use super::snappy::SnappyReader;
 use device::{Error, Result};
 use graph::Code;
 use std::ffi::OsStr;
@@ -21,6 +22,8 @@ pub enum Compression {
     Zlib,
     /// One or several gzip members, one after the other.
     Gzip,
+    /// Blocks that are compressed by Snappy, in files of records.
+    Snappy,
 }
 
 impl Compression {
@@ -38,6 +41,14 @@ impl Compression {
                 String::from_utf8_lossy(other)
             ))),
         }
+    }
+
+    /// Returns the compression of a file of records, which is also possible with Snappy.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown name.
+    pub fn parse_for_records(name: &[u8]) -> Result<Compression> {
+        if name == b"SNAPPY" { Ok(Compression::Snappy) } else { Compression::parse(name) }
     }
 }
 
@@ -62,6 +73,7 @@ pub struct Source {
 enum Stream {
     Plain(BufReader<File>),
     Compressed(Inflater),
+    Snappy(SnappyReader),
 }
 
 impl Source {
@@ -85,6 +97,7 @@ impl Source {
         }
         let stream = match compression {
             Compression::None => Stream::Plain(BufReader::with_capacity(buffer, file)),
+            Compression::Snappy => Stream::Snappy(SnappyReader::new(file, buffer)),
             compressed => Stream::Compressed(Inflater::new(file, compressed == Compression::Gzip, buffer)),
         };
         Ok(Source { path, stream, position: 0 })
@@ -106,6 +119,7 @@ impl Source {
         let read = match &mut self.stream {
             Stream::Plain(reader) => reader.fill_buf(),
             Stream::Compressed(reader) => reader.peek(),
+            Stream::Snappy(reader) => reader.peek(),
         };
         match read {
             Ok(bytes) => Ok(bytes),
@@ -122,6 +136,7 @@ impl Source {
         match &mut self.stream {
             Stream::Plain(reader) => reader.consume(count),
             Stream::Compressed(reader) => reader.consume(count),
+            Stream::Snappy(reader) => reader.consume(count),
         }
         self.position += count as u64;
     }

@@ -41,7 +41,9 @@ pub(crate) fn parsed(init: &KernelInit<'_>, deterministic: Option<bool>) -> Resu
         }
         let f =
             CapturedFunction { function: Arc::new(ExampleParser(Arc::new(features))), arguments: Vec::new() };
+        let batch_size = input.batch_size;
         parallel_map_of("ParseExample", input, f, spec.clone(), true, how)
+            .map(|parsed| parsed.with_batch_size(batch_size))
     })
 }
 
