@@ -5,6 +5,7 @@
 mod callables;
 mod cluster;
 mod collective_steps;
+mod debug_metadata;
 mod device_query;
 mod handler;
 mod master;

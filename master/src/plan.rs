@@ -15,6 +15,7 @@ use proto::{Status, pb};
 use rustc_hash::FxHashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -49,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) partitions: Vec<RegisteredPartition>,
     /// The key of a step with collectives.
     pub(crate) graph_key: Option<GraphKey>,
+    /// Number of runs of a plan whose tensors are watched.
+    pub(crate) watched_runs: AtomicU64,
     feeds: FxHashMap<String, Arc<str>>,
     fetches: FxHashMap<String, Arc<str>>,
 }
@@ -108,7 +111,8 @@ impl Plan {
                 })
             }
         });
-        let mut plan = Plan { owner: owner.clone(), partitions: Vec::new(), graph_key, feeds, fetches };
+        let (owner, watched_runs) = (owner.clone(), AtomicU64::new(0));
+        let mut plan = Plan { owner, partitions: Vec::new(), graph_key, watched_runs, feeds, fetches };
         let mut failure = None;
         for partition in join_all(registered).await {
             match partition {

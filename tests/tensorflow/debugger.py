@@ -1,5 +1,7 @@
 """TensorFlow's debugger (tfdbg) on a cluster of one ps and one worker: dumps of watched tensors, and measured costs."""
 import argparse
+import glob
+import json
 import os
 import tempfile
 
@@ -55,6 +57,24 @@ def a_wrapped_session_dumps_every_tensor_of_both_tasks(env):
     np.testing.assert_array_equal(dump.get_tensors("y", 0, "DebugIdentity")[0], [3, 6])
     assert {datum.node_name for datum in dump.find(debug_data.has_inf_or_nan)} == {"z"}
     assert dump.node_op_type("z") == "Log" and dump.node_inputs("y")
+
+
+@check
+def dumps_have_the_names_and_numbers_of_their_runs(env):
+    x = tf.placeholder(tf.float32, [], "x")
+    y = tf.multiply(x, 3.0, name="y")
+    z = tf.add(y, 1.0, name="z")
+    root = os.path.join(env.folder, "numbered")
+    with tf.Session(env.target) as session:
+        for fetch in (y, y, [z, y]):
+            options = watching("y", ["DebugIdentity"], "file://" + root)
+            options.debug_options.global_step = 12
+            session.run(fetch, {x: 2.0}, options=options)
+    seen = []
+    for path in glob.glob(os.path.join(root, "_tfdbg_core_metadata_*")):
+        seen.append(tuple(json.loads(debug_data._load_log_message_from_event_file(path)).values()))
+    names = (["x:0"], ["y:0"], []), (["x:0"], ["z:0", "y:0"], [])
+    assert sorted(seen) == [(12, 0, 0, *names[0]), (12, 0, 0, *names[1]), (12, 1, 1, *names[0])], seen
 
 
 @check

@@ -1,7 +1,8 @@
 //! The runs of a session: whole steps, partial runs, and callables.
 
-use super::{Session, closed_by_client};
+use super::{Session, closed_by_client, on_blocking_thread};
 use crate::callables::{self, Callable};
+use crate::debug_metadata::DebugMetadata;
 use crate::options::{check_partial, executor_options, requests_costs, watches};
 use crate::partial_run::PartialRun;
 use crate::plan::{Plan, PlanOwner, PlanRequest};
@@ -74,6 +75,11 @@ impl Session {
             ..Default::default()
         };
         let plan = self.cached_plan(signature, requested, deadline).await?;
+        if let Some(watched) = watches(&run.options) {
+            let number = plan.watched_runs.fetch_add(1, Ordering::Relaxed);
+            let file = DebugMetadata::of(&run, watched, number);
+            on_blocking_thread(move || file.write()).await?;
+        }
         let tensors = plan.client_tensors(run.feeds, &run.fetches)?;
         let step =
             Step::begin(plan, self.runtime.clone(), &self.context, &self.step_sequences, deadline).await?;
