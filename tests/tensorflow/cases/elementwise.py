@@ -71,7 +71,7 @@ def of_the_debugger(c):
 
 @case("DebugNumericSummaryV2")
 def summarized(c):
-    for mode in (2, 3, 4, 5, 8, 6):
+    for mode in (2, 3, 4, 5, 8):
         yield Call(c.values(), tensor_debug_mode=mode, tensor_id=9)
         yield Call(c.values((0, 2)), tensor_debug_mode=mode, tensor_id=9)
         if c.is_float():
