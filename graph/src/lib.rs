@@ -46,6 +46,6 @@ pub use origin::RecvOrigin;
 pub use reduction_place::ReductionPlace;
 pub use rendezvous_key::RendezvousKey;
 pub use shape::{Dim, PartialShape, Shape};
-pub use tensor::{Buffer, Optional, ResourceHandle, Tensor, TensorList, Variant, VariantObject};
+pub use tensor::{Buffer, Optional, ResourceHandle, Tensor, TensorList, TensorMap, Variant, VariantObject};
 pub use topology::{Producer, Topology};
 pub use unavailable::Unavailable;

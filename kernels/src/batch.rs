@@ -1,5 +1,8 @@
 //! Kernels that join the inputs of concurrent steps to batches.
 
+mod unbatch;
+
+use crate::numeric::philox::entropy;
 use crate::objects::batcher::{BatchLimits, BatchTask, Batcher};
 use crate::objects::rows;
 use device::function::Function;
@@ -8,13 +11,18 @@ use device::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit, Step};
 use device::rendezvous::LocalRendezvous;
 use device::value::Value;
 use device::{Error, Result};
-use graph::{DType, Shape};
+use graph::{DType, Shape, Tensor};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) const KERNELS: &[KernelDef] = &[KernelDef::of("BatchFunction", &[], batch_function)];
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("BatchFunction", &[], batch_function),
+    KernelDef::of("Batch", &[], batch),
+    KernelDef::of("Unbatch", &[], unbatch::unbatch),
+    KernelDef::of("UnbatchGrad", &[], unbatch::gradient),
+];
 
 /// Makes the kernel of BatchFunction: a function that is called once for the rows of several callers.
 fn batch_function(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -54,6 +62,89 @@ fn batch_function(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of Batch: the last of the callers of a batch gets the rows of all and the places of each one's rows,
+/// and the others get no rows.
+fn batch(init: &KernelInit<'_>) -> Result<Kernel> {
+    let limits = limits(init)?;
+    let queue = init.attr::<String>("batching_queue")?;
+    let name = ObjectName::of(init, true)?;
+    Kernel::asynchronous(move |mut ctx| {
+        let resources = ctx.device.clone();
+        let batcher = resources
+            .resources()
+            .lookup_or_create::<Batcher>(&name.container, &name.name, || Ok(Batcher::new(limits.clone())));
+        let submitted = batcher.and_then(|batcher| {
+            let rows = row_count(&ctx, ctx.inputs.len())?;
+            if rows > limits.max_size {
+                device::invalid!("Batch size {rows} is larger than maximum batch size {}", limits.max_size);
+            }
+            Ok((batcher, rows))
+        });
+        let (batcher, rows) = match submitted {
+            Ok(submitted) => submitted,
+            Err(error) => return (ctx.done)(Err(error)),
+        };
+        let (inputs, answer) = (std::mem::take(&mut ctx.inputs), Answer::new(ctx.step.clone(), ctx.done));
+        let task =
+            BatchTask { rows, work: Call { inputs, captured: SmallVec::new(), answer: answer.clone() } };
+        let limits = limits.clone();
+        let run = move |tasks: Vec<BatchTask<Call>>, finished: Box<dyn FnOnce() + Send>| {
+            give_batch(&limits, &tasks);
+            finished();
+        };
+        if let Err(error) = batcher.submit(&queue, task, Arc::new(run)) {
+            answer.give(Err(error));
+        }
+    })
+}
+
+/// Answers the callers of Batch whose rows are one batch.
+fn give_batch(limits: &BatchLimits, tasks: &[BatchTask<Call>]) {
+    let answers = batch_answers(limits, tasks);
+    for (i, task) in tasks.iter().enumerate() {
+        task.work.answer.give(match &answers {
+            Ok(answers) => Ok(answers[i].clone()),
+            Err(error) => Err(error.clone()),
+        });
+    }
+}
+
+fn batch_answers(limits: &BatchLimits, tasks: &[BatchTask<Call>]) -> Result<Vec<SmallVec<[Value; 4]>>> {
+    let (joined, _) = joined_arguments(tasks, limits)?;
+    // The ids are unique among batches that are unbatched at the same time, also of other processes.
+    let ids: Vec<i64> = tasks.iter().map(|_| entropy() as i64).collect();
+    let mut answers = Vec::with_capacity(tasks.len());
+    for (i, &id) in ids.iter().enumerate() {
+        let index = if i + 1 == tasks.len() { row_ranges(tasks, &ids) } else { Vec::new() };
+        let mut answer: SmallVec<[Value; 4]> = SmallVec::new();
+        for all in &joined {
+            let Value::Host(all) = all else {
+                return Err(Error::internal("rows of a batch are not in host memory"));
+            };
+            answer.push(if index.is_empty() {
+                let shape = Shape::new(&[&[0], &all.shape()[1..]].concat())?;
+                Value::Host(rows::elements(all, 0, 0, shape)?)
+            } else {
+                Value::Host(all.clone())
+            });
+        }
+        answer.push(Value::Host(Tensor::from_slice(&index, Shape::new(&[index.len() / 3, 3])?)?));
+        answer.push(Value::Host(Tensor::scalar(id)));
+        answers.push(answer);
+    }
+    Ok(answers)
+}
+
+/// Returns the id, the first row and the end of the rows of each task.
+fn row_ranges(tasks: &[BatchTask<Call>], ids: &[i64]) -> Vec<i64> {
+    let mut start = 0;
+    let range = |(task, &id): (&BatchTask<Call>, &i64)| {
+        let end = start + task.rows as i64;
+        [id, std::mem::replace(&mut start, end), end]
+    };
+    tasks.iter().zip(ids).flat_map(range).collect()
+}
+
 /// The work of one call in a batch: the inputs of its node, and the receiver of its results.
 pub(crate) struct Call {
     inputs: SmallVec<[Value; 4]>,
@@ -88,6 +179,11 @@ impl Answer {
             Err(error) => answer.give(Err(error)),
         }
         answer
+    }
+
+    /// Returns whether the caller has its answer.
+    fn is_given(&self) -> bool {
+        self.0.lock().is_none()
     }
 
     fn give(&self, result: Result<SmallVec<[Value; 4]>>) {

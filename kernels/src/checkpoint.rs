@@ -1,5 +1,6 @@
 //! Kernels that save tensors to checkpoint files and restore them.
 
+mod remap;
 mod snapshot;
 
 use super::file::scalar_string;
@@ -36,6 +37,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("SaveSnapshot", &[], snapshot::save),
     KernelDef::of("ShardedFilename", &[], |_| Kernel::sync(|ctx| sharded_name(ctx, Some(1)))),
     KernelDef::of("ShardedFilespec", &[], |_| Kernel::sync(|ctx| sharded_name(ctx, None))),
+    KernelDef::of("GenerateVocabRemapping", &[], remap::vocabulary_remapping),
+    KernelDef::of("LoadAndRemapMatrix", &[], remap::matrix),
     KernelDef::of("Save", &[], |_| blocking(|ctx| save_legacy(ctx, false))),
     KernelDef::of("SaveSlices", &[], |_| blocking(|ctx| save_legacy(ctx, true))),
     KernelDef::of("Restore", &[], |init| restore_legacy(init, false)),

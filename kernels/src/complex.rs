@@ -66,6 +66,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     part!("ComplexAbs", Abs, DOUBLE_PARTS, f64),
     part!("Angle", Angle, SINGLE_PARTS, f32),
     part!("Angle", Angle, DOUBLE_PARTS, f64),
+    KernelDef::of("Conj", &[("T", &[graph::DType::Variant])], crate::csr_matrix::conjugate),
     KernelDef::of("Conj", &[("T", COMPLEX)], |_| {
         Kernel::sync(|ctx| {
             let mut x = ctx.take_input(0)?;

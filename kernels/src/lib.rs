@@ -25,6 +25,7 @@ mod concat;
 mod constant;
 mod control_flow;
 mod conv;
+mod csr_matrix;
 mod ctc;
 mod dataset_batch;
 mod dataset_compression;
@@ -97,6 +98,7 @@ mod summary_writer;
 mod table;
 mod tensor_array;
 mod tensor_list;
+mod tensor_map;
 pub mod testing;
 mod topk;
 mod training;
@@ -156,6 +158,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     constant::KERNELS,
     control_flow::KERNELS,
     conv::KERNELS,
+    csr_matrix::KERNELS,
     ctc::KERNELS,
     dataset_batch::KERNELS,
     dataset_compression::KERNELS,
@@ -224,6 +227,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     table::KERNELS,
     tensor_array::KERNELS,
     tensor_list::KERNELS,
+    tensor_map::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,

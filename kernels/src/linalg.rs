@@ -3,7 +3,7 @@
 mod decompose;
 mod function;
 mod least_squares;
-mod matrix;
+pub(crate) mod matrix;
 mod tridiagonal;
 
 use crate::numeric::dispatch::COMPLEX;

@@ -64,6 +64,54 @@ def batched_calls(at):
 
 
 @case
+def rows_joined_to_batches(at):
+    """Two nodes add to one batch; one of them gets all rows, and each gets back its own."""
+    x = tf1.placeholder(tf.float32, [None, 2])
+    own, totals = [], []
+    with at(1):
+        for i in range(2):
+            limits = dict(num_batch_threads=1, max_batch_size=8, batch_timeout_micros=20000, grad_timeout_micros=0)
+            [batch], index, key = tf.raw_ops.Batch(in_tensors=[x + i], shared_name="rows", **limits)
+            own.append(tf.raw_ops.Unbatch(batched_tensor=batch * 3.0, batch_index=index, id=key, timeout_micros=10**7, shared_name="own"))
+            gradient = tf.raw_ops.UnbatchGrad(original_input=batch, batch_index=index, grad=own[i], id=key, shared_name="gradient")
+            totals.append(tf.reduce_sum(gradient, axis=0))
+    return [*own, totals[0] + totals[1]], [{x: numbers(1, 2)}, {x: numbers(4, 2)}]
+
+
+@case
+def gradients_of_sparse_matrices(at):
+    from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_ops as csr
+
+    indices = np.array([[0, 1], [1, 0], [1, 3], [2, 2]], np.int64)
+    values = tf1.placeholder(tf.float32, [4])
+    dense = tf1.placeholder(tf.float32, [4, 2])
+    with at(1):
+        a = csr.sparse_tensor_to_csr_sparse_matrix(indices, values, [3, 4])
+        product = csr.sparse_matrix_mat_mul(a, dense)
+        square = csr.sparse_matrix_sparse_mat_mul(a, a, type=tf.float32, transpose_b=True)
+        parts = csr.csr_sparse_matrix_to_dense(square, tf.float32)
+        turned = csr.csr_sparse_matrix_to_dense(csr.sparse_matrix_transpose(a, type=tf.float32), tf.float32)
+        # Sums of matrices have no kernel on the peer's CPU, so each gradient has one path.
+        grads = [*tf1.gradients(product * product, [values, dense]), *tf1.gradients(turned * turned, values)]
+    return [product, parts, turned, *grads], [{values: numbers(4), dense: numbers(4, 2)}]
+
+
+@case
+def gradients_of_maps(at):
+    from tensorflow.python.ops import map_ops
+
+    x, y = tf1.placeholder(tf.float32, [2]), tf1.placeholder(tf.float32, [2])
+    with at(1):
+        one, two = tf.constant(1.0), tf.constant([2.0])
+        entries = map_ops.tensor_map_insert(map_ops.empty_tensor_map(), one, x)
+        entries = map_ops.tensor_map_insert(entries, two, y * x)
+        z = map_ops.tensor_map_lookup(entries, one, tf.float32) * map_ops.tensor_map_lookup(entries, two, tf.float32)
+        z += map_ops.tensor_map_lookup(map_ops.tensor_map_erase(entries, two, tf.float32), one, tf.float32)
+        grads = tf1.gradients(z, [x, y])
+    return [z, *grads], [{x: [1.0, 2.0], y: [3.0, -1.0]}]
+
+
+@case
 def loops_in_loops(at):
     x = tf1.placeholder(tf.float32, [])
 

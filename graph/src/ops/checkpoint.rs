@@ -56,6 +56,44 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "GenerateVocabRemapping",
+        inputs: &["new_vocab_file: string", "old_vocab_file: string"],
+        outputs: &["remapping: int64", "num_present: int32"],
+        attrs: &["new_vocab_offset: int >= 0", "num_new_vocab: int >= 0", "old_vocab_size: int >= -1 = -1"],
+        infer: |infer| {
+            restore_legacy(infer)?;
+            let count = infer.attr::<i64>("num_new_vocab")?;
+            infer.set(0, PartialShape::vector(usize::try_from(count).ok()));
+            infer.set(1, PartialShape::scalar());
+            Ok(())
+        },
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "LoadAndRemapMatrix",
+        inputs: &[
+            "ckpt_path: string",
+            "old_tensor_name: string",
+            "row_remapping: int64",
+            "col_remapping: int64",
+            "initializing_values: float",
+        ],
+        outputs: &["output_matrix: float"],
+        attrs: &["num_rows: int >= 0", "num_cols: int >= 1", "max_rows_in_memory: int = -1"],
+        infer: |infer| {
+            infer.input_of_rank(2, 1)?;
+            infer.input_of_rank(3, 1)?;
+            let count = |attr: &str| Ok::<_, crate::Error>(usize::try_from(infer.attr::<i64>(attr)?).ok());
+            let shape = [count("num_rows")?, count("num_cols")?];
+            infer.set(0, shape);
+            Ok(())
+        },
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "MergeV2Checkpoints",
         inputs: &["checkpoint_prefixes: string", "destination_prefix: string"],
         attrs: &["delete_old_dirs: bool = true", "allow_missing_files: bool = false"],

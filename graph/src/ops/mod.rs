@@ -25,6 +25,7 @@ mod concat;
 pub mod constant;
 mod control_flow;
 pub mod conv;
+mod csr_matrix;
 mod ctc;
 mod dataset_batch;
 mod dataset_compression;
@@ -94,6 +95,7 @@ mod summary_writer;
 mod table;
 mod tensor_array;
 mod tensor_list;
+mod tensor_map;
 mod topk;
 mod training;
 mod transfer;
@@ -154,6 +156,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     edit_distance,
     einsum,
     fft,
+    csr_matrix,
     ctc,
     dataset_batch,
     dataset_compression,
@@ -217,6 +220,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     table,
     tensor_array,
     tensor_list,
+    tensor_map,
     topk,
     training,
     transfer,
@@ -231,6 +235,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
 const WAITING: &[&str] = &[
     "accumulator",
     "barrier",
+    "batch",
     "collective",
     "dataset_function",
     "dataset_query",

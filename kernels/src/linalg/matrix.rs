@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use num_complex::Complex;
 
 /// A real or complex entry of a matrix.
-pub(super) trait Entry: Arithmetic {
+pub(crate) trait Entry: Arithmetic {
     /// Converts from a complex number; a real entry takes the real part.
     fn from_complex(value: Complex<f64>) -> Self;
     /// Converts to a complex number.
@@ -106,7 +106,7 @@ impl<F: Entry> Matrix<F> {
 }
 
 /// Returns the elements of a tensor of any float or complex type.
-pub(super) fn read<F: Entry>(input: &Tensor) -> Result<Vec<F>> {
+pub(crate) fn read<F: Entry>(input: &Tensor) -> Result<Vec<F>> {
     Ok(match input.dtype() {
         Float => input.values::<f32>()?.iter().map(|&v| F::from_real(v.into())).collect(),
         Double => input.values::<f64>()?.iter().map(|&v| F::from_real(v)).collect(),
@@ -122,7 +122,7 @@ pub(super) fn read<F: Entry>(input: &Tensor) -> Result<Vec<F>> {
 }
 
 /// Returns `values` as a tensor of any float or complex dtype; a real dtype keeps only the real parts.
-pub(super) fn write<F: Entry>(dtype: DType, shape: Shape, values: &[F]) -> Result<Tensor> {
+pub(crate) fn write<F: Entry>(dtype: DType, shape: Shape, values: &[F]) -> Result<Tensor> {
     let real = values.iter().map(|v| v.real());
     Ok(match dtype {
         Float => Tensor::from_slice(&real.map(|v| v as f32).collect::<Vec<_>>(), shape)?,

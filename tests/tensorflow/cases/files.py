@@ -99,3 +99,34 @@ def record_input(c):
             probe.fetch(probe.node("RecordInput", "_out", [], file_pattern=path, batch_size=batch, file_buffer_size=buffer))
 
         yield make
+
+
+@special("GenerateVocabRemapping", "LoadAndRemapMatrix")
+def remapped(c):
+    for new, old, offset, count, size in ((b"a\nb\nc\nd\n", b"c\nx\na\nb\n", 0, 4, -1), (b"a\nb\nc\nd\n", b"c\nx\na\r\nb", 1, 2, 3), (b"a\na\nb", b"a\n", 0, 3, -1), (b"a\n", b"b\n", 1, 0, -1)):
+
+        def make(probe, run, new=new, old=old, offset=offset, count=count, size=size):
+            paths = []
+            for name, lines in (("new", new), ("old", old)):
+                path = name_of(probe, name)
+                with open(path, "wb") as file:
+                    file.write(lines)
+                paths.append(text(probe, path))
+            probe.fetch(probe.node("GenerateVocabRemapping", "_words", paths, new_vocab_offset=offset, num_new_vocab=count, old_vocab_size=size))
+
+        yield make
+    for rows, columns, missing in (([2, 0], [], 0), ([3, -1, 0], [], 3), ([2, -1, 1], [1, -1, 0], 5), ([-1, -1], [-1], 2), ([], [2], 0), ([0, 3], [2, 1], 0)):
+        for most in (-1, 1, 2):
+
+            def make(probe, run, rows=rows, columns=columns, missing=missing, most=most):
+                matrix = np.arange(12, dtype=np.float32).reshape(4, 3)
+                halves = [probe.feed(part, True, probe.feeds) for part in (matrix[:2], matrix[2:])]
+                path = text(probe, name_of(probe, "matrix"))
+                slices = text(probe, [b"4 3 0,2:-", b"4 3 2,2:-"])
+                saved = probe.node("SaveV2", "_save", [path, text(probe, [b"m", b"m"]), slices, *halves], dtypes=["float"] * 2)
+                maps = [probe.feed(np.array(each, np.int64), True, probe.feeds) for each in (rows, columns)]
+                values = probe.feed(c.values((missing,), attr="float"), True, probe.feeds)
+                shape = dict(num_rows=len(rows), num_cols=len(columns) or 3, max_rows_in_memory=most)
+                probe.fetch(probe.node("LoadAndRemapMatrix", "_out", [path, text(probe, b"m"), *maps, values, f"^{saved}"], **shape))
+
+            yield make

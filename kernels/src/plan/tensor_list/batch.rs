@@ -5,7 +5,7 @@ use crate::plan::tensor_list::{check_appended, check_dtype, element_dtype, join}
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::value::ListElement;
 use device::{Device, Error, Result, invalid, single_node};
-use graph::{DType, Node, Optional, Tensor, TensorList, Variant};
+use graph::{DType, Node, Optional, Tensor, TensorList, TensorMap, Variant};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ pub fn push_back_batch<T: ListElement>(init: &KernelInit<'_>, memory: impl Memor
 }
 
 /// Makes the kernel of `ZerosLike` for variants, which replaces every tensor in the variants by zeros, and keeps empty
-/// variants. `memory` creates the zeros of tensors outside host memory.
+/// variants; a map becomes an empty map. `memory` creates the zeros of tensors outside host memory.
 pub fn zeros_like<T: ListElement>(memory: impl Memory) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let out = zeros_of_all::<T>(ctx, &memory, ctx.input(0)?)?;
@@ -112,6 +112,9 @@ fn zeros_of<T: ListElement>(
     if let Some(optional) = variant.get::<Optional<T>>() {
         return Ok(Variant::new(optional.map(zeros)?));
     }
+    if variant.get::<TensorMap>().is_some() {
+        return Ok(Variant::new(TensorMap::default()));
+    }
     match variant.object() {
         None => Ok(Variant::EMPTY),
         Some(_) => {
@@ -150,8 +153,8 @@ impl VariantAdder<'_> {
         Ok(Tensor::variants(sums, a.shape().clone())?)
     }
 
-    /// Adds the tensors in two variants; if an element of one list is uninitialized, the sum is the other list's
-    /// element.
+    /// Adds the tensors in two variants; if an element of one list is uninitialized, or a key is missing in one map, the
+    /// sum has the other's element.
     fn variants<T: ListElement>(&mut self, a: &Variant, b: &Variant) -> Result<Variant> {
         if let (Some(x), Some(y)) = (a.get::<TensorList<T>>(), b.get::<TensorList<T>>()) {
             check_dtype(y, x.element_dtype)?;
@@ -183,6 +186,14 @@ impl VariantAdder<'_> {
                     Err(Error::invalid(why))
                 }
             };
+        }
+        if let (Some(x), Some(y)) = (a.get::<TensorMap>(), b.get::<TensorMap>()) {
+            let mut sum = x.clone();
+            for (key, added) in y.entries() {
+                let value = x.get(key)?.map(|value| self.items::<Tensor>(value, added));
+                sum.insert(key.clone(), value.unwrap_or_else(|| Ok(added.clone()))?)?;
+            }
+            return Ok(Variant::new(sum));
         }
         Err(Error::unimplemented(format!("adding {} and {}", a.type_name(), b.type_name())))
     }
