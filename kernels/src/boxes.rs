@@ -54,6 +54,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let sampler = sample::Sampler::of(i, None)?;
         Kernel::sync(move |ctx| sampler.run(ctx))
     }),
+    KernelDef::of("StatelessSampleDistortedBoundingBox", SIZES, |i| {
+        let sampler = sample::Sampler::of_seeds(i)?;
+        Kernel::sync(move |ctx| sampler.run(ctx))
+    }),
+    KernelDef::of("CombinedNonMaxSuppression", &[], |i| {
+        let (pads, clips) = (i.attr("pad_per_class")?, i.attr("clip_boxes")?);
+        Kernel::sync(move |ctx| suppress::combined(ctx, pads, clips))
+    }),
     KernelDef::of("RandomCrop", PLAIN, sample::random_crop),
     KernelDef::of("NonMaxSuppression", &[], |i| {
         let threshold = i.attr("iou_threshold")?;

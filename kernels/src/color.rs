@@ -3,11 +3,12 @@
 use crate::numeric::dispatch::{FLOATS, dispatch};
 use crate::numeric::scalar::Real;
 use crate::numeric::threads::for_rows;
-use crate::numeric::widen::{from_wide, to_wide, wide_dtype};
+use crate::numeric::widen::{Lane as _, from_wide, to_wide, wide_dtype};
 use crate::plan::color::{check_colours, check_images};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use graph::{Code, DType, Tensor};
+use num_traits::AsPrimitive;
 
 const ADJUSTED: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Half])];
 
@@ -20,6 +21,11 @@ macro_rules! wide {
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("AdjustContrastv2", ADJUSTED, |_| Kernel::sync(adjust_contrast)),
+    KernelDef::of(
+        "AdjustContrast",
+        &[("T", &[DType::UInt8, DType::Int8, DType::Int16, DType::Int32, DType::Float, DType::Double])],
+        |_| Kernel::sync(adjust_contrast_within),
+    ),
     KernelDef::of("AdjustHue", ADJUSTED, |_| {
         Kernel::sync(|ctx| {
             adjust(ctx, "delta", |delta, rgb| {
@@ -127,12 +133,42 @@ fn adjust(
     Ok(())
 }
 
+/// `AdjustContrast`: adjusts the contrast of images of any numbers, and clips the results.
+fn adjust_contrast_within(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let x = ctx.input(0)?;
+    check_images(x.shape())?;
+    let factor: f32 = ctx.scalar(1, "contrast_factor")?.item()?;
+    let (low, high): (f32, f32) = (ctx.scalar(2, "min_value")?.item()?, ctx.scalar(3, "max_value")?.item()?);
+    let values: Vec<f32> = dispatch!(real, x.dtype(), T => {
+        Ok::<_, device::Error>(x.values::<T>()?.iter().map(|v| v.to_wide().as_()).collect())
+    })?;
+    let mut out = with_contrast(&Tensor::from_slice(&values, x.shape().clone())?, factor)?;
+    for value in out.values_mut::<f32>()? {
+        // A NaN stays, and the lower bound is applied last, like in TensorFlow.
+        if *value > high {
+            *value = high;
+        }
+        if *value < low {
+            *value = low;
+        }
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
 /// `AdjustContrastv2`: multiplies each channel's distance from its mean in the image.
 fn adjust_contrast(ctx: &mut KernelContext<'_>) -> Result<()> {
     let x = ctx.input(0)?;
     check_images(x.shape())?;
     let factor: f32 = ctx.scalar(1, "contrast_factor")?.item()?;
-    let (x, dtype) = (to_wide(x)?, x.dtype());
+    let out = with_contrast(&to_wide(x)?, factor)?;
+    let dtype = x.dtype();
+    ctx.set_output(0, from_wide(out, dtype)?);
+    Ok(())
+}
+
+/// Returns images with the distance of each channel from its mean in the image multiplied by `factor`.
+fn with_contrast(x: &Tensor, factor: f32) -> Result<Tensor> {
     let mut out = Tensor::unspecified(DType::Float, x.shape().clone())?;
     if x.num_elements() > 0 {
         let rank = x.shape().rank();
@@ -157,6 +193,5 @@ fn adjust_contrast(ctx: &mut KernelContext<'_>) -> Result<()> {
             }
         });
     }
-    ctx.set_output(0, from_wide(out, dtype)?);
-    Ok(())
+    Ok(out)
 }

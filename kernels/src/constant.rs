@@ -3,7 +3,7 @@
 
 use super::pad::{EmbedFn, embed_fn};
 use crate::numeric::copied::{COPIED, CopiedElement, copied};
-use crate::numeric::dispatch::{ANY, FLOATS, INDEX, INTEGERS, dispatch};
+use crate::numeric::dispatch::{ANY, FLOATS, INDEX, INTEGERS, NUMBERS, dispatch};
 use crate::numeric::scalar::Semiring;
 use crate::numeric::strided::box_kernel;
 use crate::objects::memory::Host;
@@ -76,16 +76,19 @@ pub(super) const KERNELS: &[KernelDef] = &[
         Kernel::sync(move |ctx| diag(ctx, embed))
     }),
     KernelDef::of("DiagPart", &[("T", COPIED)], |init| box_kernel(init, diag_part)),
-    KernelDef::of("MatrixBandPart", &[("T", COPIED), ("Tindex", INDEX)], |init| {
-        let build = copied!(init.input_type(0), E => Ok(band_part::<E> as BuildBandFn))?;
-        Kernel::sync(move |ctx| {
-            let (sizes, widths) = band(ctx)?;
-            let out = build(ctx.input(0)?, sizes, widths)?;
-            ctx.set_output(0, out);
-            Ok(())
-        })
-    }),
+    KernelDef::of("MatrixBandPart", &[("T", COPIED), ("Tindex", INDEX)], matrix_band_part),
+    KernelDef::of("BatchMatrixBandPart", &[("T", NUMBERS)], matrix_band_part),
 ];
+
+fn matrix_band_part(init: &KernelInit<'_>) -> Result<Kernel> {
+    let build = copied!(init.input_type(0), E => Ok(band_part::<E> as BuildBandFn))?;
+    Kernel::sync(move |ctx| {
+        let (sizes, widths) = band(ctx)?;
+        let out = build(ctx.input(0)?, sizes, widths)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
 
 /// A function that returns a tensor of the given shape whose elements all equal the only element of another tensor.
 type BuildFilledFn = fn(&Tensor, Shape) -> Result<Tensor>;

@@ -3,6 +3,7 @@
 //! ([`patch_product`]). Depthwise convolutions are separate, because their matrices would be vectors.
 
 mod band;
+mod composed;
 mod depthwise;
 mod filter_gradient;
 mod patch;
@@ -29,6 +30,9 @@ use graph::ops::window::DataFormat;
 use graph::{DType, Shape, Tensor};
 
 const FLOATS_AND_INT: &[DType] = &[DType::Float, DType::Double, DType::Half, DType::BFloat16, DType::Int32];
+
+/// The types of elements of volumes in the first versions of the gradient ops.
+const VOLUMES: &[DType] = &[DType::Float, DType::Double, DType::Half];
 
 /// Evaluates an expression with `$W` as the type in which elements of `$dtype` are computed: a float type or, with the
 /// argument `with i32`, also `i32`.
@@ -71,6 +75,30 @@ pub(super) const KERNELS: &[KernelDef] = &[
             wide!(i.output_type(0), W => Kernel::sync(move |ctx| backprop_input::<W>(ctx, &conv)))
         })
     },
+    KernelDef::of("Conv3DBackpropInput", &[("T", VOLUMES)], |i| {
+        let conv = Conv::of_volumes(i.node)?;
+        wide!(i.output_type(0), W => {
+            Kernel::sync(move |ctx| {
+                let shape = ctx.shape(0)?.clone();
+                if (0..3).map(|i| ctx.shape(i)).any(|shape| shape.is_ok_and(|s| s.num_elements() == 0)) {
+                    device::invalid!("input, filter and out_backprop must all have at least 1 element");
+                }
+                backprop_input_of_shape::<W>(ctx, &conv, shape)
+            })
+        })
+    }),
+    KernelDef::of("Conv3DBackpropFilter", &[("T", VOLUMES)], |i| {
+        let conv = Conv::of_volumes(i.node)?;
+        wide!(i.output_type(0), W => {
+            Kernel::sync(move |ctx| {
+                let shape = ctx.shape(1)?.clone();
+                backprop_filter_of_shape::<W>(ctx, &conv, shape)
+            })
+        })
+    }),
+    KernelDef::of("FusedPadConv2D", &[("T", FLOATS)], composed::pad_and_convolve),
+    KernelDef::of("FusedResizeAndPadConv2D", &[("T", VOLUMES)], composed::resize_pad_and_convolve),
+    KernelDef::of("Conv", &[("T", FLOATS_AND_INT)], composed::convolve),
     KernelDef {
         host_memory: &["filter_sizes"],
         ..KernelDef::of("Conv3DBackpropFilterV2", &[("T", FLOATS)], |i| {
@@ -166,8 +194,12 @@ fn channels_last(shape: &Shape, format: DataFormat) -> Result<Shape> {
 
 /// Computes the gradient of a convolution with respect to its input.
 fn backprop_input<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
-    let (filter, dy, dtype) = (ctx.input(1)?, ctx.input(2)?, ctx.input(2)?.dtype());
     let shape = input_shape(ctx, conv)?;
+    backprop_input_of_shape::<W>(ctx, conv, shape)
+}
+
+fn backprop_input_of_shape<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv, shape: Shape) -> Result<()> {
+    let (filter, dy, dtype) = (ctx.input(1)?, ctx.input(2)?, ctx.input(2)?.dtype());
     let sizes = conv.sizes_or_empty(&shape, filter.shape())?;
     check_out_backprop(ctx, conv, &sizes, dy)?;
     if shape.num_elements() == 0 || dy.num_elements() == 0 || filter.num_elements() == 0 {
@@ -200,8 +232,12 @@ fn backprop_input<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result
 
 /// Computes the gradient of a convolution with respect to its filter.
 fn backprop_filter<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
-    let (input, dy, dtype) = (ctx.input(0)?, ctx.input(2)?, ctx.input(2)?.dtype());
     let shape = Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?;
+    backprop_filter_of_shape::<W>(ctx, conv, shape)
+}
+
+fn backprop_filter_of_shape<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv, shape: Shape) -> Result<()> {
+    let (input, dy, dtype) = (ctx.input(0)?, ctx.input(2)?, ctx.input(2)?.dtype());
     let sizes = conv.sizes_or_empty(input.shape(), &shape)?;
     if sizes.in_channels == 0 {
         device::invalid!("{}: filter depth must be strictly greater than zero", ctx.node().op.name());

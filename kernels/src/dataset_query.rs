@@ -8,11 +8,12 @@ use crate::objects::dataset::function::CapturedFunction;
 use crate::objects::dataset::on_device::{components, spec_of};
 use crate::objects::dataset::{DatasetVariant, ElementSpec, IteratorContext, Pull, RandomAccess};
 use crate::objects::io::{Compression, RecordWriter, path_of};
+use device::handle::hash_of;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::resource::Resource;
 use device::value::Value;
 use device::{Error, Result};
-use graph::{DType, Tensor};
+use graph::{DType, ResourceHandle, Tensor};
 use smallvec::SmallVec;
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -66,9 +67,27 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(())
         })
     }),
+    KernelDef::of("DummyIterationCounter", &[], |_| {
+        Kernel::sync(|ctx| {
+            // No op reads the object, so there is none.
+            let handle = ResourceHandle {
+                device: ctx.device().name().to_string().into(),
+                container: ctx.resources().default_container().clone(),
+                name: "dummy_resource".into(),
+                hash_code: hash_of(ITERATION_COUNTER),
+                type_name: ITERATION_COUNTER.into(),
+                dtypes_and_shapes: Vec::new(),
+            };
+            ctx.set_output(0, Tensor::resource(handle));
+            Ok(())
+        })
+    }),
     KernelDef::of("WrapDatasetVariant", &[], |_| dataset_kernel(|ctx| dataset(ctx, 0))),
     KernelDef::of("UnwrapDatasetVariant", &[], |_| dataset_kernel(|ctx| dataset(ctx, 0))),
 ];
+
+/// The type of the resource of DummyIterationCounter.
+const ITERATION_COUNTER: &str = "tensorflow::data::IterationCounter";
 
 /// A dataset stored under a name for the rest of the step. `DatasetFromGraph` finds it when a distribution strategy
 /// converts a dataset to a graph and back within one step to rewrite the input pipeline.

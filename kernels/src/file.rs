@@ -3,11 +3,13 @@
 use crate::objects::io::{blocking, path_of};
 use bytes::Bytes;
 use checkpoint::store;
-use device::kernel::KernelDef;
+use device::kernel::{Kernel, KernelDef, KernelInit};
+use device::value::Value;
 use device::{Error, Result};
-use graph::{Shape, Tensor};
+use graph::{DType, PartialShape, Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 use std::fs;
+use std::sync::OnceLock;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ReadFile", &[], |_| {
@@ -31,6 +33,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(SmallVec::new())
         })
     }),
+    KernelDef::of("ImmutableConst", &[], immutable),
     KernelDef::of("MatchingFiles", &[], |_| {
         blocking(|ctx| {
             let patterns = ctx.input(0)?;
@@ -62,6 +65,33 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     }),
 ];
+
+/// Makes the kernel of ImmutableConst: a tensor whose elements are the bytes of a file, which is read in the first step.
+fn immutable(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (dtype, path) = (init.attr::<DType>("dtype")?, init.attr::<Bytes>("memory_region_name")?);
+    let shape = init.attr::<PartialShape>("shape")?;
+    let Some(shape) = shape.as_shape() else { device::invalid!("the shape {shape} is not fully known") };
+    let Some(size) = dtype.size() else {
+        return Err(Error::unimplemented(format!(
+            "Sorry, {dtype} is not currently supported for ImmutableConstOp."
+        )));
+    };
+    let read = OnceLock::new();
+    blocking(move |_| {
+        if read.get().is_none() {
+            let bytes = store::read(path_of(&path))?;
+            let wanted = shape.num_elements().checked_mul(size).filter(|&wanted| wanted <= bytes.len());
+            let Some(wanted) = wanted else {
+                return Err(Error::internal(format!(
+                    "Readonly memory region has wrong length ({}) when allocating a tensor of {dtype} and shape {shape}",
+                    bytes.len()
+                )));
+            };
+            let _ = read.set(Tensor::from_bytes(dtype, shape.clone(), &bytes[..wanted])?);
+        }
+        Ok(read.get().cloned().map(Value::Host).into_iter().collect())
+    })
+}
 
 /// Returns the string in a scalar tensor; error messages call the tensor `name`.
 pub(super) fn scalar_string<'a>(tensor: &'a Tensor, name: &str) -> Result<&'a Bytes> {

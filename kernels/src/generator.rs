@@ -1,6 +1,6 @@
 //! Random numbers from a generator whose state is a variable; each op advances the state.
 
-use super::random::{bits, integers, normal, truncated, uniform};
+use super::random::{BINOMIAL, binomial, bits, integers, normal, truncated, uniform};
 use crate::numeric::dispatch::{FLOATS, INDEX, WORDS};
 use crate::numeric::philox::Philox;
 use crate::plan::generator::groups_to_skip;
@@ -21,6 +21,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("StatefulStandardNormalV2", FLOAT, |i| normal(i, Source::Generator(Generator::of(i)))),
     KernelDef::of("StatefulTruncatedNormal", FLOAT, |i| truncated(i, Source::Generator(Generator::of(i)))),
+    KernelDef::of("StatefulRandomBinomial", BINOMIAL, |i| binomial(i, Source::Generator(Generator::of(i)))),
     KernelDef::of("StatefulUniform", FLOAT, |i| uniform(i, Source::Generator(Generator::of(i)))),
     KernelDef::of("StatefulUniformInt", WHOLE, |i| integers(i, Source::Generator(Generator::of(i)))),
     KernelDef::of("StatefulUniformFullInt", BITS, |i| bits(i, Source::Generator(Generator::of(i)))),

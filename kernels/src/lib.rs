@@ -21,6 +21,7 @@ pub mod collective;
 mod color;
 mod compare;
 mod complex;
+mod composite;
 mod concat;
 mod constant;
 mod control_flow;
@@ -72,6 +73,7 @@ mod random;
 mod reader;
 mod recurrent;
 mod reduce;
+mod regression;
 mod resize;
 mod resource;
 mod scatter;
@@ -154,6 +156,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     color::KERNELS,
     compare::KERNELS,
     complex::KERNELS,
+    composite::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
     control_flow::KERNELS,
@@ -201,6 +204,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     reader::KERNELS,
     recurrent::KERNELS,
     reduce::KERNELS,
+    regression::KERNELS,
     resize::KERNELS,
     resource::KERNELS,
     scatter::KERNELS,

@@ -1,5 +1,6 @@
 //! Linear algebra on batches of matrices, computed in double precision.
 
+mod banded;
 mod decompose;
 mod function;
 mod least_squares;
@@ -71,6 +72,18 @@ pub(super) const KERNELS: &[KernelDef] = &[
     kernel!("BatchMatrixTriangularSolve", FRACTIONS, i => {
         let (lower, adjoint): (bool, bool) = (i.attr("lower")?, i.attr("adjoint")?);
         move |ctx: &mut KernelContext<'_>, _: EntryType<F>| triangular_solve::<F>(ctx, lower, adjoint)
+    }),
+    kernel!("BandedTriangularSolve", FRACTIONS, i => {
+        let (lower, adjoint): (bool, bool) = (i.attr("lower")?, i.attr("adjoint")?);
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| banded::solve::<F>(ctx, lower, adjoint)
+    }),
+    KernelDef::of("Eig", FRACTIONS, |i| {
+        let (vectors, dtype) = (i.attr("compute_v")?, i.output_type(0));
+        let is_double = |dtype| matches!(dtype, Double | Complex128);
+        if is_double(i.input_type(0)) != is_double(dtype) {
+            invalid!("Invalid output dtype {dtype} for matrices of {}", i.input_type(0));
+        }
+        Kernel::sync(move |ctx| eig(ctx, vectors, dtype))
     }),
     kernel!("Qr", WITH_HALF, i => {
         let full: bool = i.attr("full_matrices")?;
@@ -286,6 +299,27 @@ fn self_adjoint_eig<F: Entry>(ctx: &mut KernelContext<'_>, vectors: bool) -> Res
     match vectors {
         true => set_matrices(ctx, 1, dtype, batch.shape(&[n, n])?, &all),
         false => set_matrices(ctx, 1, dtype, Shape::scalar(), &[F::ZERO]),
+    }
+}
+
+/// `Eig`: outputs eigenvalues and, if `vectors`, eigenvectors of length one as columns.
+fn eig(ctx: &mut KernelContext<'_>, vectors: bool, dtype: DType) -> Result<()> {
+    let batch = MatrixBatch::<Complex<f64>>::square(ctx.input(0)?)?;
+    let (mut values, mut all) = (Vec::new(), Vec::new());
+    for matrix in &batch.matrices {
+        ctx.check_cancelled()?;
+        let is_finite = matrix.values.iter().all(|v| v.re.is_finite() && v.im.is_finite());
+        let Some((eigenvalues, v)) = function::eigen(matrix).filter(|_| is_finite) else {
+            invalid!("Eigen decomposition was not successful. The input might not be valid.");
+        };
+        values.extend(eigenvalues);
+        all.extend(v.values);
+    }
+    let n = batch.rows;
+    set_matrices(ctx, 0, dtype, batch.shape(&[n])?, &values)?;
+    match vectors {
+        true => set_matrices(ctx, 1, dtype, batch.shape(&[n, n])?, &all),
+        false => set_matrices(ctx, 1, dtype, Shape::scalar(), &[Complex::<f64>::default()]),
     }
 }
 

@@ -2,18 +2,22 @@
 //! stateful kernel keeps its position in its stream from step to step; the numbers do not depend on the number of
 //! threads.
 
+mod binomial;
 mod bounded;
 pub(super) mod distribution;
 mod draw;
 mod fill;
 mod gamma;
+mod index_shuffle;
 mod poisson;
 mod shuffle;
 mod words;
 
-pub(super) use self::bounded::bounded_by_batch;
+pub(super) use self::binomial::{BINOMIAL, binomial};
+pub(super) use self::bounded::{bounded, bounded_by_batch};
 pub(super) use self::fill::{bits, integers, normal, truncated, uniform};
 pub(super) use self::gamma::gamma;
+pub(super) use self::index_shuffle::{SHUFFLED, index_shuffle};
 pub(super) use self::poisson::poisson;
 pub(super) use self::shuffle::{multinomial, shuffle};
 pub(super) use self::words::{WordStream, Words};

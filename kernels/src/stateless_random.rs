@@ -1,7 +1,8 @@
 //! Kernels of pseudo-random numbers whose inputs are seeds, or a key and a counter: equal inputs give equal numbers.
 
 use super::random::{
-    self, COUNTED, DRAWN, bits, gamma, integers, multinomial, normal, poisson, truncated, uniform,
+    self, BINOMIAL, COUNTED, DRAWN, SHUFFLED, binomial, bits, bounded, gamma, index_shuffle, integers,
+    multinomial, normal, poisson, truncated, uniform,
 };
 use crate::numeric::dispatch::{FLOATS, INDEX, WORDS};
 use crate::numeric::philox::Philox;
@@ -40,6 +41,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
         &[("Rtype", COUNTED), ("dtype", COUNTED), ("T", INDEX), ("Tseed", INDEX)],
         |i| poisson(i, Source::Seeds(1)),
     ),
+    KernelDef::of("StatelessRandomBinomial", BINOMIAL, |i| binomial(i, Source::Seeds(1))),
+    KernelDef::of(
+        "StatelessParameterizedTruncatedNormal",
+        &[("dtype", DRAWN), ("S", INDEX), ("Tseed", INDEX)],
+        |i| bounded(i, Source::Seeds(1)),
+    ),
+    KernelDef::of("RandomIndexShuffle", SHUFFLED, index_shuffle),
     KernelDef::of("StatelessRandomUniformV2", KEYED, |i| uniform(i, Source::Key(1))),
     KernelDef::of("StatelessRandomNormalV2", KEYED, |i| normal(i, Source::Key(1))),
     KernelDef::of("StatelessTruncatedNormalV2", KEYED, |i| truncated(i, Source::Key(1))),

@@ -35,6 +35,16 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let sorted = init.attr("sorted")?;
         Kernel::sync(move |ctx| top(ctx, k, sorted, DType::Int32))
     }),
+    KernelDef::of("ApproxTopK", &[("T", REALS)], |init| {
+        let k: i64 = init.attr("k")?;
+        if init.attr::<i64>("reduction_dimension")? != -1 || !init.attr::<bool>("is_max_k")? {
+            return Err(Error::new(
+                graph::Code::NotFound,
+                "ApproxTopK has a CPU kernel only for the largest elements along the last axis".to_owned(),
+            ));
+        }
+        Kernel::sync(move |ctx| top(ctx, k, true, DType::Int32))
+    }),
     KernelDef::of("InTopK", &[("T", INDEX)], |init| {
         let k: i64 = init.attr("k")?;
         Kernel::sync(move |ctx| in_top(ctx, k))

@@ -17,6 +17,7 @@ const FILE_OPS: &[&str] = &[
     "DebugNumericSummary",
     "FlushSummaryWriter",
     "GenerateVocabRemapping",
+    "ImmutableConst",
     "ImportEvent",
     "LoadAndRemapMatrix",
     "MatchingFiles",

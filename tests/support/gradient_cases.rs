@@ -387,6 +387,12 @@ fn networks() -> Vec<Case> {
         let factors = case("BatchMatMulV3").x(&[2, 1, 2, 2], -2.0, 2.0).x(&[2, 2, 2], -1.0, 2.0);
         out.push(factors.attr("Tout", DType::Double).attr("adj_x", tx).attr("adj_y", ty));
     }
+    for (lower, adjoint) in [(false, false), (true, false), (false, true), (true, true)] {
+        for rhs in [&[3, 2][..], &[2, 3, 1]] {
+            let systems = case("BandedTriangularSolve").x(&[2, 3], 1.0, 2.0).x(rhs, -1.0, 1.0);
+            out.push(systems.attr("lower", lower).attr("adjoint", adjoint));
+        }
+    }
     out.push(case("BatchMatMulV2").x(&[2, 1, 2, 2], -2.0, 2.0).x(&[2, 2, 1], -1.0, 2.0));
     out.push(case("BiasAdd").x(&[2, 3], -2.0, 2.0).x(&[3], 0.0, 1.0));
     out.push(case("BiasAdd").x(&[1, 3, 2, 1], -2.0, 2.0).x(&[3], 0.0, 1.0).attr("data_format", "NCHW"));

@@ -195,6 +195,24 @@ ALLOWED = (
         Call(F(1, 5, 5, 2), F(1, 3, 5, 2), F(1, 5, 5, 2), I(-1, -1, -1, -1), I(1, 1, 1, 1), padding="SAME"),
     ),
     Allowed(
+        "CombinedNonMaxSuppression",
+        r"output \d of step 0",
+        "the peer takes boxes with equal scores in the order of its heap",
+        "CombinedNonMaxSuppression", {},
+        Call(
+            np.array([[[[i, 0, i + 0.5, 1]] for i in range(7)]], np.float32), np.full((1, 7, 1), 0.5, np.float32),
+            np.int32(7), np.int32(7), np.float32(0.5), np.float32(0.1), clip_boxes=False,
+        ),
+        r"scores|every|boxes",
+    ),
+    Allowed(
+        "StatelessRandomBinomial",
+        r"no number can be drawn with these parameters.*, not no error",
+        "the peer draws from an infinite number of trials, mostly for ever",
+        "StatelessRandomBinomial", {"S": "int32", "Tseed": "int32", "T": "double", "dtype": "float"},
+        Call(I(1), I(0, 4), np.float64(np.inf), np.float64(0.2)), r"counts .*(inf|e\+38|nan)|probs .*nan",
+    ),
+    Allowed(
         "NearestNeighbors",
         r"np\.float32\(inf\), not np\.float32\(nan\)|output 0 of step 0",
         "the peer subtracts products from norms, which overflow",
@@ -274,7 +292,7 @@ ALLOWED = (
         "LRN", {"T": "float"}, Call(np.array([[[[np.inf, 1, 2, 3, 4, 5, 6, 7]]]], np.float32), depth_radius=1),
     ),
     Allowed(
-        "Roll|MatrixBandPart",
+        "Roll|(Batch)?MatrixBandPart",
         r"output 0 of step",
         "the peer truncates a 64-bit shift or number of diagonals to 32 bits",
         "MatrixBandPart", {"T": "float", "Tindex": "int64"}, Call(F(3, 3), np.int64(-(2**63)), np.int64(0)),
@@ -367,14 +385,14 @@ ALLOWED = (
         "ResourceScatterAdd", {}, None,
     ),
     Allowed(
-        "SampleDistortedBoundingBox(V2)?",
+        "(Stateless)?SampleDistortedBoundingBox(V2)?",
         r"(height and width must be positive.*, not no error)|no error, not InvalidArgumentError: image height cannot",
         "a crop of an image without pixels is invalid",
         "SampleDistortedBoundingBoxV2", {"T": "int32"},
         Call(I(0, 60, 3), np.array([[[0, 0, 1, 1]]], np.float32), np.float32(0.1), seed=11, seed2=4),
     ),
     Allowed(
-        "SampleDistortedBoundingBox(V2)?",
+        "(Stateless)?SampleDistortedBoundingBox(V2)?",
         r"output \d of step 1:",
         "the peer reserves four random numbers for each attempt, modulo 2^32",
         "SampleDistortedBoundingBoxV2", {"T": "int32"},

@@ -53,6 +53,35 @@ def uninitialised_iterator_is_an_error(ours, theirs):
                 session.run(following)
 
 
+@check
+def elements_are_read_by_their_index(ours, theirs):
+    results = []
+    for target in (theirs, ours):
+        found = []
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            datasets = (Dataset.range(5), Dataset.range(5).map(lambda x: x * 2), Dataset.range(9).skip(2).take(4), Dataset.range(3).repeat(2))
+            for dataset in datasets:
+                for index in (0, 2, 7, -1):
+                    read = tf.raw_ops.GetElementAtIndex(dataset=dataset._variant_tensor, index=index, output_types=[tf.int64], output_shapes=[[]])
+                    try:
+                        found.append(session.run(read))
+                    except tf.errors.OutOfRangeError:
+                        found.append("out of range")
+        results.append(found)
+    assert results[0] == results[1], results
+
+
+@check
+def tables_are_initialized_from_datasets(ours, theirs):
+    for target in (theirs, ours):
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            dataset = Dataset.zip((Dataset.from_tensor_slices([b"a", b"b", b"c"]), Dataset.range(3)))
+            table = tf.raw_ops.HashTableV2(key_dtype=tf.string, value_dtype=tf.int64, shared_name="of_dataset")
+            session.run(tf.raw_ops.InitializeTableFromDataset(table_handle=table, dataset=dataset._variant_tensor))
+            found = tf.raw_ops.LookupTableFindV2(table_handle=table, keys=tf.constant([b"b", b"x", b"c"]), default_value=np.int64(-1))
+            assert session.run(found).tolist() == [1, -1, 2]
+
+
 SAVED = {
     "shuffle": lambda: Dataset.range(12).shuffle(5, seed=1).repeat(2),
     "parallel map": lambda: Dataset.range(12).map(lambda x: x * 2, num_parallel_calls=3).batch(2),

@@ -116,6 +116,49 @@ pub(super) const OPS: &[OpDef] = &[
         ..SAMPLE
     },
     OpDef {
+        name: "StatelessSampleDistortedBoundingBox",
+        inputs: &["image_size: T", "bounding_boxes: float", "min_object_covered: float", "seed: Tseed"],
+        attrs: &[
+            SIZES,
+            "Tseed: {int32, int64}",
+            RATIOS,
+            AREAS,
+            "max_attempts: int = 100",
+            "use_image_if_no_bounding_boxes: bool = false",
+        ],
+        traits: Traits::NONE,
+        ..SAMPLE
+    },
+    OpDef {
+        name: "CombinedNonMaxSuppression",
+        inputs: &[
+            "boxes: float",
+            "scores: float",
+            "max_output_size_per_class: int32",
+            "max_total_size: int32",
+            "iou_threshold: float",
+            "score_threshold: float",
+        ],
+        outputs: &[
+            "nmsed_boxes: float",
+            "nmsed_scores: float",
+            "nmsed_classes: float",
+            "valid_detections: int32",
+        ],
+        attrs: &["pad_per_class: bool = false", "clip_boxes: bool = true"],
+        infer: |infer| {
+            let batch = infer.input_of_rank(0, 4)?.dim(0);
+            infer.input_of_rank(1, 3)?;
+            infer.set(0, [batch, None, Some(4)]);
+            infer.set(1, [batch, None]);
+            infer.set(2, [batch, None]);
+            infer.set(3, [batch]);
+            Ok(())
+        },
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "RandomCrop",
         inputs: &["image: T", "size: int64"],
         outputs: &["output: T"],

@@ -20,6 +20,19 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "KmeansPlusPlusInitialization",
+        inputs: &["points: float", "num_to_sample: int64", "seed: int64", "num_retries_per_sample: int64"],
+        outputs: &["samples: float"],
+        infer: |infer| {
+            let points = infer.input_of_rank(0, 2)?;
+            (1..4).try_for_each(|i| infer.input_of_rank(i, 0).map(|_| ()))?;
+            infer.set(0, [None, points.dim(1)]);
+            Ok(())
+        },
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "KMC2ChainInitialization",
         inputs: &["distances: float", "seed: int64"],
         outputs: &["index: int64"],

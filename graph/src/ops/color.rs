@@ -17,6 +17,18 @@ const CONVERSION: OpDef = OpDef {
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
+        name: "AdjustContrast",
+        inputs: &["images: T", "contrast_factor: float", "min_value: float", "max_value: float"],
+        outputs: &["output: float"],
+        attrs: &["T: {uint8, int8, int16, int32, int64, float, double}"],
+        infer: |infer| {
+            let images = infer.input(0);
+            infer.set(0, images);
+            Ok(())
+        },
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "AdjustContrastv2",
         inputs: &["images: T", "contrast_factor: float"],
         outputs: &["output: T"],

@@ -160,6 +160,14 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "BatchMatrixBandPart",
+        inputs: &["input: T", "num_lower: int64", "num_upper: int64"],
+        outputs: &["band: T"],
+        attrs: &["T: type"],
+        infer: same,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "MatrixBandPart",
         inputs: &["input: T", "num_lower: Tindex", "num_upper: Tindex"],
         outputs: &["band: T"],

@@ -99,6 +99,74 @@ pub(super) const OPS: &[OpDef] = &[
         ..FORWARD
     },
     OpDef {
+        name: "Conv3DBackpropInput",
+        inputs: &["input: T", "filter: T", "out_backprop: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {half, float, double}", STRIDES_3D, PADDING_3D, DILATIONS_3D],
+        infer: |infer| {
+            let shape = infer.input_of_rank(0, 5)?;
+            infer.set(0, shape);
+            Ok(())
+        },
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "Conv3DBackpropFilter",
+        inputs: &["input: T", "filter: T", "out_backprop: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {half, float, double}", STRIDES_3D, PADDING_3D, DILATIONS_3D],
+        infer: |infer| {
+            let shape = infer.input_of_rank(1, 5)?;
+            infer.set(0, shape);
+            Ok(())
+        },
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "FusedPadConv2D",
+        inputs: &["input: T", "paddings: int32", "filter: T"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: {half, bfloat16, float, double}",
+            "mode: {'REFLECT', 'SYMMETRIC'}",
+            "strides: list(int)",
+            "padding: {'SAME', 'VALID'}",
+        ],
+        infer: |infer| infer_fused(infer, 2),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "FusedResizeAndPadConv2D",
+        inputs: &["input: T", "size: int32", "paddings: int32", "filter: T"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: {half, float, double}",
+            "resize_align_corners: bool = false",
+            "mode: {'REFLECT', 'SYMMETRIC'}",
+            "strides: list(int)",
+            "padding: {'SAME', 'VALID'}",
+        ],
+        infer: |infer| infer_fused(infer, 3),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "Conv",
+        inputs: &["input: T", "filter: T"],
+        outputs: &["output: T"],
+        attrs: &[
+            FLOATS_AND_INT,
+            "strides: list(int)",
+            "padding: {'SAME', 'VALID', 'EXPLICIT'}",
+            "explicit_paddings: list(int) = []",
+            "data_format: {'CHANNELS_FIRST', 'CHANNELS_LAST'} = 'CHANNELS_LAST'",
+            "dilations: list(int) = []",
+            "batch_dims: int = 1",
+            "groups: int = 1",
+        ],
+        infer: super::unknown_shapes,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: VOLUMES.0[1],
         inputs: &["input_sizes: Tshape", "filter: T", "out_backprop: T"],
         attrs: &[FLOATS, STRIDES_3D, PADDING_3D, FORMAT_3D, DILATIONS_3D, "Tshape: {int32, int64} = int32"],
@@ -114,6 +182,13 @@ pub(super) const OPS: &[OpDef] = &[
         ..OF_FILTER
     },
 ];
+
+/// Infers the batch and the channels of a convolution of padded images; `filter` is the input with the filter.
+fn infer_fused(infer: &mut Infer<'_>, filter: usize) -> Result<()> {
+    let (images, filter) = (infer.input_of_rank(0, 4)?, infer.input_of_rank(filter, 4)?);
+    infer.set(0, [images.dim(0), None, None, filter.dim(3)]);
+    Ok(())
+}
 
 /// The attributes of a convolution over images or volumes. An image is treated as a volume with one plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +275,9 @@ impl Conv {
     /// # Errors
     /// `InvalidArgument` for malformed attributes.
     pub fn of_volumes(node: &impl ReadAttr) -> Result<Conv> {
-        let format = DataFormat::parse_volumes(&node.read_attr::<String>("data_format")?)?;
+        let format = node.read_attr::<String>("data_format");
+        // The first versions of the gradient ops have no such attribute.
+        let format = DataFormat::parse_volumes(&format.unwrap_or_else(|_| "NDHWC".to_owned()))?;
         let spatial = |values: Vec<i64>, [what, larger, inner]: [&str; 3]| {
             let [n, d, h, w, c] = positive(&values, format, what, larger)?;
             if n == 1 && c == 1 { Ok([d, h, w]) } else { Err(Error::invalid(inner)) }

@@ -72,6 +72,14 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "DummyIterationCounter",
+        outputs: &["handle: resource"],
+        infer: super::check::scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "ReduceDataset",
         inputs: &["input_dataset: variant", "initial_state: Tstate", "other_arguments: Targuments"],
         outputs: &["components: output_types"],

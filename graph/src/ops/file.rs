@@ -7,6 +7,18 @@ use crate::shape::PartialShape;
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
+        name: "ImmutableConst",
+        outputs: &["tensor: dtype"],
+        attrs: &["dtype: type", "shape: shape", "memory_region_name: string"],
+        infer: |infer| {
+            let shape = infer.attr::<PartialShape>("shape")?;
+            infer.set(0, shape);
+            Ok(())
+        },
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "ReadFile",
         inputs: &["filename: string"],
         outputs: &["contents: string"],

@@ -16,6 +16,16 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef { name: "StatefulTruncatedNormal", ..OF_STATE },
     OpDef { name: "StatefulUniform", ..OF_STATE },
     OpDef {
+        name: "StatefulRandomBinomial",
+        inputs: &["resource: resource", "algorithm: int64", "shape: S", "counts: T", "probs: T"],
+        attrs: &[
+            "S: {int32, int64}",
+            "T: {half, float, double, int32, int64} = double",
+            "dtype: {half, float, double, int32, int64} = int64",
+        ],
+        ..OF_STATE
+    },
+    OpDef {
         name: "StatefulUniformInt",
         inputs: &[
             "resource: resource",

@@ -91,6 +91,14 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef { name: "NoOp", gradient: Gradient::Leaf, ..OpDef::NEW },
+    OpDef { name: "SyncDevice", gradient: Gradient::Leaf, traits: Traits::STATEFUL, ..OpDef::NEW },
+    OpDef {
+        name: "Fact",
+        outputs: &["fact: string"],
+        infer: super::check::scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
     OpDef {
         name: "CheckNumerics",
         inputs: &["tensor: T"],

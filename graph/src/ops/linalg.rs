@@ -1,12 +1,13 @@
 //! Linear algebra on batches of matrices.
 
-use super::broadcast::arrived;
+use super::broadcast::{arrived, constant, number, reduce_leading_gradients};
 use super::{Gradient, OpDef};
 use crate::builder::{Forward, Scope};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
+use crate::tensor::Tensor;
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -110,6 +111,41 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["output: T"],
         attrs: &["lower: bool = true", "adjoint: bool = false", "T: {double, float}"],
         infer: solution,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "BandedTriangularSolve",
+        inputs: &["matrix: T", "rhs: T"],
+        outputs: &["output: T"],
+        attrs: &[
+            "lower: bool = true",
+            "adjoint: bool = false",
+            "T: {double, float, half, complex64, complex128}",
+        ],
+        infer: |infer| {
+            let Some((_, [_, rows])) = matrices(infer, 0)? else { return Ok(()) };
+            let Some((_, [_, columns])) = matrices(infer, 1)? else { return Ok(()) };
+            let [a, b] = [infer.input(0), infer.input(1)];
+            if let (Some([a @ .., _, _]), Some([b @ .., _, _])) = (a.dims(), b.dims())
+                && a == b
+            {
+                infer.set(0, shaped(a, &[rows, columns]));
+            }
+            Ok(())
+        },
+        gradient: Gradient::Defined(banded_gradient),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "Eig",
+        inputs: &["input: T"],
+        outputs: &["e: Tout", "v: Tout"],
+        attrs: &[
+            "compute_v: bool = true",
+            "T: {float, double, complex64, complex128}",
+            "Tout: {complex64, complex128}",
+        ],
+        infer: eigen,
         ..OpDef::NEW
     },
     OpDef {
@@ -413,4 +449,25 @@ fn solve_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Re
         true => product(scope, x, db, false, true),
     };
     Ok(vec![Some(scope.neg(da)), Some(db)])
+}
+
+/// Gradient of the solution of systems with bands: the diagonals of the gradient by the whole matrix.
+fn banded_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let (a, x, dz) = (forward.input(0), forward.output(0), arrived(forward, dz)?);
+    let (lower, adjoint) = (forward.attr::<bool>("lower")?, forward.attr::<bool>("adjoint")?);
+    let solve = scope.op("BandedTriangularSolve").input(a).input(dz);
+    let db = solve.attr("lower", lower).attr("adjoint", !adjoint).output();
+    let [.., Some(bands), _] = scope.shape(a).dims().unwrap_or_default()[..] else {
+        return Err(Error::unimplemented(format!(
+            "the gradient of {} needs the number of bands when the graph is built",
+            forward.node.name
+        )));
+    };
+    let da = if adjoint { product(scope, x, db, false, true) } else { product(scope, db, x, false, true) };
+    let others = bands as i32 - 1;
+    let k = constant(scope, Tensor::vector(&if lower { [-others, 0] } else { [0, others] })?);
+    let padding = number(scope, scope.dtype(a), 0.0)?;
+    let part = scope.op("MatrixDiagPartV3").input(scope.neg(da)).input(k).input(padding);
+    let part = part.attr("align", "LEFT_RIGHT").output();
+    reduce_leading_gradients(scope, [a, forward.input(1)], [Some(part), Some(db)], 2)
 }

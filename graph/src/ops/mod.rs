@@ -21,6 +21,7 @@ pub(crate) mod collective;
 mod color;
 mod compare;
 pub(crate) mod complex;
+mod composite;
 mod concat;
 pub mod constant;
 mod control_flow;
@@ -68,6 +69,7 @@ mod random;
 mod reader;
 mod recurrent;
 mod reduce;
+mod regression;
 mod resize;
 mod resource;
 mod scatter;
@@ -147,6 +149,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     color,
     compare,
     complex,
+    composite,
     concat,
     constant,
     control_flow,
@@ -194,6 +197,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     reader,
     recurrent,
     reduce,
+    regression,
     resize,
     resource,
     scatter,

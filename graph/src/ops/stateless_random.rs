@@ -64,6 +64,43 @@ pub(super) const OPS: &[OpDef] = &[
         ],
         ..SEEDED
     },
+    OpDef {
+        name: "StatelessRandomBinomial",
+        inputs: &["shape: S", "seed: Tseed", "counts: T", "probs: T"],
+        attrs: &[
+            "S: {int32, int64}",
+            SEED,
+            "T: {half, float, double, int32, int64} = double",
+            "dtype: {half, float, double, int32, int64} = int64",
+        ],
+        ..SEEDED
+    },
+    OpDef {
+        name: "StatelessParameterizedTruncatedNormal",
+        inputs: &[
+            "shape: S",
+            "seed: Tseed",
+            "means: dtype",
+            "stddevs: dtype",
+            "minvals: dtype",
+            "maxvals: dtype",
+        ],
+        attrs: &["S: {int32, int64}", SEED, "dtype: {half, float, double}"],
+        ..SEEDED
+    },
+    OpDef {
+        name: "RandomIndexShuffle",
+        inputs: &["index: dtype", "seed: Tseed", "max_index: dtype"],
+        outputs: &["output: dtype"],
+        attrs: &[
+            "rounds: int = 4",
+            "dtype: {int32, uint32, int64, uint64}",
+            "Tseed: {int32, uint32, int64, uint64}",
+        ],
+        infer: super::unknown_shapes,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
     OpDef { name: "StatelessRandomUniformV2", ..KEYED },
     OpDef { name: "StatelessRandomNormalV2", ..KEYED },
     OpDef { name: "StatelessTruncatedNormalV2", ..KEYED },

@@ -66,6 +66,22 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "ApproxTopK",
+        inputs: &["input: T"],
+        outputs: &["values: T", "indices: int32"],
+        attrs: &[
+            "k: int >= 0",
+            "reduction_dimension: int = -1",
+            "recall_target: float = 0.95",
+            "is_max_k: bool = true",
+            "reduction_input_size_override: int = -1",
+            "aggregate_to_topk: bool = true",
+            "T: {half, bfloat16, float}",
+        ],
+        infer: super::unknown_shapes,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "InTopK",
         inputs: &["predictions: float", "targets: T"],
         outputs: &["precision: bool"],

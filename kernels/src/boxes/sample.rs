@@ -1,5 +1,7 @@
 //! Random crops and random bounding boxes, which equal TensorFlow's for the same seeds.
 
+use crate::numeric::philox::Philox;
+use crate::plan::random::seeds;
 use crate::random::{WordStream, Words};
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::{Error, Result};
@@ -26,7 +28,8 @@ impl Rectangle {
 
 /// The attributes of `SampleDistortedBoundingBox`, and its stream of random words.
 pub(super) struct Sampler {
-    stream: WordStream,
+    /// The node's own stream; `None` if input 3 gives seeds.
+    stream: Option<WordStream>,
     /// The fraction of at least one box that a sample must cover; `None` if input 2 gives it.
     covered: Option<f32>,
     /// The least and the greatest ratio of width to height of a sampled box.
@@ -41,6 +44,12 @@ pub(super) struct Sampler {
 impl Sampler {
     /// Reads the attributes; `covered` is the attribute `min_object_covered` of the first version of the op.
     pub(super) fn of(init: &KernelInit<'_>, covered: Option<f32>) -> Result<Sampler> {
+        let covered = covered.map(checked_cover).transpose()?;
+        Ok(Sampler { stream: Some(WordStream::of(init)?), covered, ..Sampler::of_seeds(init)? })
+    }
+
+    /// Reads the attributes of the op whose inputs give the seeds.
+    pub(super) fn of_seeds(init: &KernelInit<'_>) -> Result<Sampler> {
         let range = |name: &str, below_one: bool| -> Result<[f32; 2]> {
             let values: Vec<f32> = init.attr(name)?;
             let &[low, high] = values.as_slice() else {
@@ -56,14 +65,9 @@ impl Sampler {
         };
         let attempts: i64 = init.attr("max_attempts")?;
         let attempts = usize::try_from(attempts).ok().filter(|&a| a > 0 && a <= i32::MAX as usize);
-        if let Some(covered) = covered
-            && (covered < 0.0 || covered.is_nan())
-        {
-            device::invalid!("Min object covered must be non-negative: {covered}");
-        }
         Ok(Sampler {
-            stream: WordStream::of(init)?,
-            covered,
+            stream: None,
+            covered: None,
             ratios: range("aspect_ratio_range", false)?,
             areas: range("area_range", true)?,
             attempts: attempts.ok_or_else(|| Error::invalid("Max attempts must be positive"))?,
@@ -84,13 +88,7 @@ impl Sampler {
         };
         let covered = match self.covered {
             Some(covered) => covered,
-            None => {
-                let covered: f32 = ctx.input(2)?.item()?;
-                if covered < 0.0 || covered.is_nan() {
-                    device::invalid!("Min object covered must be non-negative: {covered}");
-                }
-                covered
-            }
+            None => checked_cover(ctx.input(2)?.item()?)?,
         };
         let whole = Rectangle { x: [0, width], y: [0, height] };
         let mut boxes = boxes(ctx.input(1)?, width, height)?;
@@ -103,7 +101,10 @@ impl Sampler {
             }
             boxes.push(whole);
         }
-        let mut words = self.stream.reserve(self.attempts.saturating_mul(4));
+        let mut words = match &self.stream {
+            Some(stream) => stream.reserve(self.attempts.saturating_mul(4)),
+            None => Words::of(Philox::scrambled(seeds(ctx.input(3)?)?)),
+        };
         let sample = (0..self.attempts).find_map(|_| {
             let ratio = words.unit_f32() * (self.ratios[1] - self.ratios[0]) + self.ratios[0];
             let sample = self.crop(width, height, ratio, &mut words)?;
@@ -162,6 +163,13 @@ impl Sampler {
         let x = start(width, wide);
         Some(Rectangle { x: [x, x + wide], y: [y, y + tall] })
     }
+}
+
+fn checked_cover(covered: f32) -> Result<f32> {
+    if covered < 0.0 || covered.is_nan() {
+        device::invalid!("Min object covered must be non-negative: {covered}");
+    }
+    Ok(covered)
 }
 
 /// Returns a uniform number in `0..bound`; random words that would favour some numbers are redrawn.

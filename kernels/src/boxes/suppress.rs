@@ -199,3 +199,83 @@ pub(super) fn with_overlaps(ctx: &mut KernelContext<'_>) -> Result<()> {
     ctx.set_output(0, numbers(&chosen, 0)?);
     Ok(())
 }
+
+/// `CombinedNonMaxSuppression`: selects boxes of each class, and of all classes the boxes with the greatest scores.
+/// `pads`: the number of outputs is at most the number of boxes of all classes together; `clips`: output boxes are
+/// clipped to the unit square.
+pub(super) fn combined(ctx: &mut KernelContext<'_>, pads: bool, clips: bool) -> Result<()> {
+    let (boxes, scores) = (ctx.input(0)?, ctx.input(1)?);
+    let &[batch, count, boxed_classes, corners] = boxes.shape().dims() else {
+        device::invalid!("boxes must be 4-D {}", boxes.shape());
+    };
+    let &[score_batch, score_count, classes] = scores.shape().dims() else {
+        device::invalid!("scores must be 3-D {}", scores.shape());
+    };
+    if score_batch != batch {
+        device::invalid!("boxes and scores must have same batch size");
+    }
+    if score_count != count {
+        device::invalid!("scores has incompatible shape");
+    }
+    if corners != 4 {
+        device::invalid!("boxes must have 4 columns");
+    }
+    if boxed_classes != 1 && boxed_classes != classes {
+        device::invalid!("third dimension of boxes must be either 1 or num classes");
+    }
+    let positive = |i: usize, name: &str| -> Result<usize> {
+        let value: i32 = ctx.scalar(i, name)?.item()?;
+        match usize::try_from(value) {
+            Ok(value) if value > 0 => Ok(value),
+            _ => device::invalid!("{name} must be > 0, got {value}"),
+        }
+    };
+    let (per_class, total) = (positive(2, "max_size_per_class")?, positive(3, "max_total_size")?);
+    let overlap: f32 = ctx.scalar(4, "iou_threshold")?.item()?;
+    let limits = SuppressionLimits {
+        most: per_class.min(count),
+        overlap: check_iou_threshold(overlap)?,
+        score: ctx.scalar(5, "score_threshold")?.item()?,
+        sigma: 0.0,
+        rounded: rounding(DType::Float),
+    };
+    let length = if pads { total.min(per_class.saturating_mul(classes)) } else { total };
+    let mut out_boxes = Tensor::zeros(DType::Float, Shape::new(&[batch, length, 4])?)?;
+    let mut out_scores = Tensor::zeros(DType::Float, Shape::new(&[batch, length])?)?;
+    let mut out_classes = Tensor::zeros(DType::Float, Shape::new(&[batch, length])?)?;
+    let mut valid = Vec::with_capacity(batch);
+    let (corners, _) = boxes.values::<f32>()?.as_chunks::<4>();
+    let scores = scores.values::<f32>()?;
+    for image in 0..batch {
+        ctx.check_cancelled()?;
+        // The chosen boxes of all classes: the score, the class and the corners.
+        let mut chosen: Vec<(f32, usize, [f32; 4])> = Vec::new();
+        for class in 0..classes {
+            let corners_of = |i: usize| {
+                let boxed = if boxed_classes == 1 { 0 } else { class };
+                corners[(image * count + i) * boxed_classes + boxed]
+            };
+            let of_class: Vec<f32> =
+                (0..count).map(|i| scores[(image * count + i) * classes + class]).collect();
+            let overlap =
+                |i: usize, j: usize| intersection_over_union(&corners_of(i), &corners_of(j), limits.rounded);
+            let selected = select(&of_class, &limits, overlap);
+            chosen.extend(selected.into_iter().map(|(i, score)| (score, class, corners_of(i))));
+        }
+        chosen.sort_by(|a, b| b.0.total_cmp(&a.0));
+        chosen.truncate(length);
+        valid.push(i32::try_from(chosen.len()).unwrap_or(i32::MAX));
+        let first = image * length;
+        for (i, (score, class, corners)) in chosen.into_iter().enumerate() {
+            let corners = if clips { corners.map(|corner| corner.clamp(0.0, 1.0)) } else { corners };
+            out_boxes.values_mut::<f32>()?[(first + i) * 4..][..4].copy_from_slice(&corners);
+            out_scores.values_mut::<f32>()?[first + i] = score;
+            out_classes.values_mut::<f32>()?[first + i] = class as f32;
+        }
+    }
+    ctx.set_output(0, out_boxes);
+    ctx.set_output(1, out_scores);
+    ctx.set_output(2, out_classes);
+    ctx.set_output(3, Tensor::vector(&valid)?);
+    Ok(())
+}

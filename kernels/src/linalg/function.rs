@@ -146,6 +146,29 @@ fn triangular_root(t: &Complex) -> Complex {
     root
 }
 
+/// Returns the eigenvalues, and eigenvectors of length one as columns; `None` if the iteration does not converge.
+pub(super) fn eigen(a: &Complex) -> Option<(Vec<Complex64>, Complex)> {
+    let (t, q) = schur(a)?;
+    let n = a.rows;
+    let smallest = f64::EPSILON * norm(&t).max(f64::MIN_POSITIVE);
+    let mut vectors = zeros(n);
+    for k in 0..n {
+        // The eigenvector of the triangular matrix, by substitution from its last entry that is not zero.
+        let mut x = vec![Complex64::default(); k + 1];
+        x[k] = Complex64::new(1.0, 0.0);
+        for i in (0..k).rev() {
+            let sum: Complex64 = (i + 1..=k).map(|j| t.at(i, j) * x[j]).sum();
+            let distance = t.at(k, k) - t.at(i, i);
+            x[i] = sum / if distance.norm() < smallest { Complex64::new(smallest, 0.0) } else { distance };
+        }
+        let column: Vec<Complex64> =
+            (0..n).map(|i| x.iter().enumerate().map(|(j, x)| q.at(i, j) * x).sum()).collect();
+        let length = column.iter().map(Complex64::norm_sqr).sum::<f64>().sqrt();
+        column.iter().enumerate().for_each(|(i, v)| vectors.put(i, k, v / length));
+    }
+    Some(((0..n).map(|k| t.at(k, k)).collect(), vectors))
+}
+
 /// Returns the matrix with a function applied to its triangular Schur factor; NaN if `is_defined` is false for the
 /// factor, or if the eigenvalues are not found.
 fn by_schur<F: Entry>(

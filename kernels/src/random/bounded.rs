@@ -2,11 +2,12 @@
 //! sampling methods, chosen by the position of the bounds. Every step is computed in the element's own precision.
 
 use super::distribution::RandomFloat;
+use super::draw::{broadcast_shape, place_in, shape_after};
 use crate::numeric::philox::Philox;
 use crate::plan::random::{Source, shape_input};
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::{Error, Result, invalid};
-use graph::{Code, DType, Tensor};
+use graph::{Code, DType, Shape, Tensor};
 use half::f16;
 use num_traits::Float;
 
@@ -85,6 +86,56 @@ fn fill_batches<T: RandomFloat + Float>(
     for (batch, out) in out.values_mut::<T>()?.chunks_mut(size).enumerate() {
         let [mean, deviation, low, high] = values.map(|v| if v.len() == 1 { v[0] } else { v[batch] });
         Bounded::of(mean, deviation, low, high)?.fill(&mut stream, out)?;
+    }
+    Ok(())
+}
+
+/// Makes the kernel of normal numbers between bounds, where the parameters are broadcast, and the numbers of each
+/// combination of parameters are the last axes. All numbers come from one stream: those of the first parameters, and so
+/// on.
+pub(in super::super) fn bounded(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let fill = match dtype {
+        DType::Float => fill_broadcast::<f32>,
+        DType::Half => fill_broadcast::<f16>,
+        _ => fill_broadcast::<f64>,
+    };
+    Kernel::sync(move |ctx| {
+        let mut parameters = [ctx.input(source.parameters())?; 4];
+        for (i, parameter) in parameters.iter_mut().enumerate() {
+            *parameter = ctx.input(source.parameters() + i)?;
+        }
+        let each = broadcast_shape(&parameters)?;
+        let shape = shape_after(ctx, &source, &each)?;
+        let mut out = ctx.allocate(dtype, shape)?;
+        if out.num_elements() > 0 {
+            fill(parameters, &each, source.reserve(ctx, 0)?, &mut out)?;
+        }
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// Fills a tensor with the numbers of broadcast parameters; `each` is the shape of the parameters.
+fn fill_broadcast<T: RandomFloat + Float>(
+    parameters: [&Tensor; 4],
+    each: &Shape,
+    mut stream: Philox,
+    out: &mut Tensor,
+) -> Result<()> {
+    let mut values: [&[T]; 4] = [&[]; 4];
+    for (values, parameter) in values.iter_mut().zip(parameters) {
+        *values = parameter.values()?;
+    }
+    let count = each.num_elements();
+    let mut samples = vec![T::zero(); out.num_elements() / count];
+    let out = out.values_mut::<T>()?;
+    for i in 0..count {
+        let of = |at: usize| values[at][place_in(parameters[at].shape(), each, i)];
+        Bounded::of(of(0), of(1), of(2), of(3))?.fill(&mut stream, &mut samples)?;
+        for (sample, &value) in samples.iter().enumerate() {
+            out[sample * count + i] = value;
+        }
     }
     Ok(())
 }

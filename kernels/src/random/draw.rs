@@ -2,6 +2,7 @@
 //! depend on the numbers before it.
 
 use super::distribution::{Distribution, Group, MOST};
+use crate::numeric::broadcast::Plan;
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::philox::Philox;
 use crate::numeric::threads::{PARALLEL, for_chunks};
@@ -19,6 +20,11 @@ pub(super) trait Draw: Sync {
     /// Draws one number from the beginning of a stream; `None` if [`ATTEMPTS`] candidates were rejected, because the
     /// parameters are meaningless.
     fn draw(&self, stream: Philox) -> Option<f64>;
+
+    /// Returns the number of groups of random words between the beginnings of two numbers.
+    fn reserved(&self) -> u64 {
+        RESERVED as u64
+    }
 }
 
 /// The maximum number of candidates per number, far more than meaningful parameters ever need.
@@ -85,15 +91,22 @@ pub(super) fn drawn<D: Draw>(
         source.check(ctx)?;
         return Ok(out);
     }
-    let samples = count / draws.len();
     let stream = source.reserve_outputs(ctx, count)?;
+    draw_all(stream, &mut out, draws)?;
+    Ok(out)
+}
+
+/// Fills a tensor like [`drawn`], with numbers from a stream.
+pub(super) fn draw_all<D: Draw>(stream: Philox, out: &mut Tensor, draws: &[D]) -> Result<()> {
+    let samples = out.num_elements() / draws.len().max(1);
     let has_failed = AtomicBool::new(false);
-    dispatch!(@arms dtype, T => {
+    dispatch!(@arms out.dtype(), T => {
         for_chunks(out.values_mut::<T>()?, CHUNK, |start, part| {
             for (i, out) in part.iter_mut().enumerate() {
                 let (sample, parameters) = ((start + i) / draws.len(), (start + i) % draws.len());
                 let place = (parameters * samples + sample) as u64;
-                let Some(number) = draws[parameters].draw(stream.at(place.wrapping_mul(RESERVED as u64))) else {
+                let draw = &draws[parameters];
+                let Some(number) = draw.draw(stream.at(place.wrapping_mul(draw.reserved()))) else {
                     has_failed.store(true, Ordering::Relaxed);
                     return;
                 };
@@ -105,5 +118,43 @@ pub(super) fn drawn<D: Draw>(
     if has_failed.into_inner() {
         invalid!("no number can be drawn with these parameters");
     }
-    Ok(out)
+    Ok(())
+}
+
+/// Returns the shape to which tensors of parameters are broadcast.
+pub(super) fn broadcast_shape(parameters: &[&Tensor]) -> Result<Shape> {
+    let both = |a: Shape, b: &&Tensor| match Plan::fit(&a, b.shape())? {
+        Some(plan) => Ok(plan.shape().clone()),
+        None => Err(Error::invalid(format!(
+            "Shape of parameters should be broadcastable, got {a} and {}",
+            b.shape()
+        ))),
+    };
+    parameters.iter().try_fold(Shape::scalar(), both)
+}
+
+/// Returns the index in a tensor of shape `of` of element `at` of the shape to which it is broadcast.
+pub(super) fn place_in(of: &Shape, broadcast: &Shape, mut at: usize) -> usize {
+    let (mut place, mut stride) = (0, 1);
+    let missing = broadcast.rank() - of.rank();
+    for axis in (0..broadcast.rank()).rev() {
+        let index = at % broadcast[axis];
+        at /= broadcast[axis];
+        if axis >= missing {
+            let size = of[axis - missing];
+            place += if size == 1 { 0 } else { index * stride };
+            stride *= size;
+        }
+    }
+    place
+}
+
+/// Returns the shape of the numbers of an op without a stream of its own, which must end with the shape to which the
+/// parameters are broadcast.
+pub(super) fn shape_after(ctx: &KernelContext<'_>, source: &Source, each: &Shape) -> Result<Shape> {
+    let shape = shape_input(ctx, source)?;
+    if !shape.ends_with(each) {
+        invalid!("Shape passed in must end with broadcasted shape {each}, got {shape}.");
+    }
+    Ok(shape)
 }

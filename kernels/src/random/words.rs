@@ -1,7 +1,7 @@
 //! Random words for kernels of other families that draw a few numbers per step.
 
 use super::distribution::unit_f64;
-use crate::numeric::philox::{GROUP, PhiloxWords};
+use crate::numeric::philox::{GROUP, Philox, PhiloxWords};
 use crate::plan::random::Stream;
 use device::Result;
 use device::kernel::KernelInit;
@@ -30,6 +30,11 @@ impl WordStream {
 pub(crate) struct Words(PhiloxWords);
 
 impl Words {
+    /// Returns the words of a stream from a position on.
+    pub(crate) fn of(stream: Philox) -> Words {
+        Words(PhiloxWords::new(stream))
+    }
+
     pub(crate) fn next(&mut self) -> u32 {
         self.0.next()
     }

@@ -114,5 +114,5 @@ class Context:
 
 
 from . import (  # noqa: E402,F401
-    arrays, audio, candidate, clustering, codecs, elementwise, files, images, matrices, nn, normalization, ragged, random, recurrent, reductions, sequences, sets, space, sparse, state, strings, text, variants, windows,
+    arrays, audio, candidate, clustering, codecs, elementwise, files, images, matrices, nn, normalization, ragged, random, recurrent, reductions, regression, sequences, sets, space, sparse, state, strings, text, variants, windows,
 )

@@ -315,6 +315,12 @@ def band(c):
         yield Call(c.values(shape), c.array(low, "Tindex"), c.array(high, "Tindex"))
 
 
+@case("BatchMatrixBandPart")
+def batch_band(c):
+    for shape, low, high in (((4, 5), 1, 1), ((4, 4), -1, 0), ((2, 3, 3), 0, -1), ((0, 3, 3), 1, 1)):
+        yield Call(c.values(shape), np.int64(low), np.int64(high))
+
+
 @case("SpaceToDepth")
 def space_to_depth(c):
     for shape, size in (((1, 4, 4, 3), 2), ((2, 6, 3, 1), 3)):

@@ -130,3 +130,18 @@ def remapped(c):
                 probe.fetch(probe.node("LoadAndRemapMatrix", "_out", [path, text(probe, b"m"), *maps, values, f"^{saved}"], **shape))
 
             yield make
+
+
+@special("ImmutableConst")
+def constants_of_files(c):
+    for shape in ((3, 4), (), (0, 3), (2,)):
+
+        def make(probe, run, shape=shape):
+            path = name_of(probe, "constant")
+            with open(path, "wb") as file:
+                file.write(c.values((3, 4), attr="dtype").tobytes())
+            probe.steps = 2
+            probe.fetch(probe.node("ImmutableConst", "", [], dtype=c.name("dtype"), shape=list(shape), memory_region_name=path))
+
+        if c.name("dtype") != "string":
+            yield make

@@ -77,6 +77,13 @@ def adjust(c):
         yield Call(c.array([60000, -60000, 3e38]).reshape(1, 1, 3, 1), amount(2))
 
 
+@case("AdjustContrast")
+def adjust_within(c):
+    for shape in ((2, 4, 5, 3), (3, 2, 3), (0, 4, 5, 3)):
+        for by, low, high in ((0.3, 0, 100), (1.7, -5, 60), (-0.4, 20, 10)):
+            yield Call(c.values(shape, 0, 100), amount(by), amount(low), amount(high), within=1e-4)
+
+
 @case("RGBToHSV", "HSVToRGB")
 def convert(c):
     yield Call(c.values((2, 4, 5, 3), 0, 1), loose=10)
@@ -106,6 +113,28 @@ def crop_image(c):
 def crop_boxes(c):
     for to in ((3, 4), (1, 1)):
         yield Call(c.values((4, *to, 3), -2, 2, "float"), c.values((2, 5, 6, 3), 0, 8), BOXES, INDEX, loose=30, within=2e-5)
+
+
+@case("CombinedNonMaxSuppression")
+def combined(c):
+    count = lambda n: np.int32(n)
+    for boxed, classes in ((1, 1), (1, 3), (3, 3)):
+        low = c.values((2, 7, boxed, 2), 0, 1, "float")
+        boxes = np.concatenate([low, low + c.values((2, 7, boxed, 2), 0, 1, "float")], axis=-1)
+        scores = c.values((2, 7, classes), 0, 1, "float")
+        for pads in (False, True):
+            for clips in (False, True):
+                for most, total in ((2, 5), (9, 30), (1, 1)):
+                    yield Call(boxes, scores, count(most), count(total), amount(0.3), amount(0.2), pad_per_class=pads, clip_boxes=clips)
+    yield Call(boxes[:, :0], scores[:, :0], count(3), count(4), amount(0.5), amount(0.1))
+
+
+@case("StatelessSampleDistortedBoundingBox")
+def sample_by_seeds(c):
+    objects = np.array([[[0.1, 0.2, 0.5, 0.9], [0.4, 0.0, 0.8, 0.6]]], np.float32)
+    for i, (size, attrs) in enumerate((([60, 90, 3], dict()), ([33, 20, 1], dict(area_range=[0.3, 0.9])), ([17, 50, 3], dict(aspect_ratio_range=[0.3, 3.0])), ([4, 4, 3], dict(max_attempts=1)))):
+        yield Call(c.array(size), objects, amount(0.2), c.array([3 - i, i], "Tseed"), **attrs)
+    yield Call(c.array([9, 8, 3]), objects[:, :0], amount(0.2), c.array([3, 4], "Tseed"), use_image_if_no_bounding_boxes=True)
 
 
 @case("DrawBoundingBoxes")

@@ -2,6 +2,7 @@
 import numpy as np
 
 from . import Call, case
+from .special import special
 
 I64 = lambda v: np.array(v, np.int64)
 I32 = lambda v: np.array(v, np.int32)
@@ -315,3 +316,49 @@ def tridiagonal_solution(c):
             yield Call(diagonals, c.values((*batch, rows, columns), -1, 1), partial_pivoting=pivots, within=NEAR[c.name("T")])
     # The first pivot is zero.
     yield Call(c.array([[1, 2, 0], [0, 1, 4], [0, 1, 3]]), c.values((3, 2), -1, 1), within=NEAR[c.name("T")])
+
+
+@case("BandedTriangularSolve")
+def banded(c):
+    def diagonals(shape, lower):
+        made = c.values(shape, -0.5, 0.5)
+        made[..., 0 if lower else -1, :] += 2
+        return made
+
+    for lower in (False, True):
+        for adjoint in (False, True):
+            for a, b in (((1, 3), (3, 2)), ((2, 4), (4, 1)), ((3, 3), (3, 2)), ((2, 2, 5), (2, 5, 3)), ((2, 5), (3, 5, 2)), ((3, 1, 2, 4), (2, 4, 1))):
+                yield Call(diagonals(a, lower), c.values(b, -1, 1), lower=lower, adjoint=adjoint, within=1e-4 if c.name("T") in ("float", "complex64") else 1e-12)
+
+
+@special("Eig")
+def general_spectra(c):
+    """Neither the order of eigenvalues nor the phases of eigenvectors are defined: the products of eigenvectors and
+    eigenvalues are compared with those of the matrix, and the sums of powers of eigenvalues."""
+    dtype, out = c.name("T"), c.name("Tout")
+    if (dtype in ("double", "complex128")) != (out == "complex128"):
+        return
+    for shape in ((3, 3), (2, 4, 4), (1, 1), (2, 0, 0)):
+
+        def make(probe, run, shape=shape):
+            value = probe.feed(c.values(shape, -1, 1), True, probe.feeds)
+            node = probe.node("Eig", "", [value], T=dtype, Tout=out, compute_v=True)
+            alone = probe.node("Eig", "_alone", [value], T=dtype, Tout=out, compute_v=False)
+            last = probe.constant(np.array([-1], np.int32))
+            for name, values in (("both", node), ("alone", alone)):
+                squares = probe.node("Square", f"_squares_{name}", [f"{values}:0"], T=out)
+                probe.fetch(probe.node("Sum", f"_sum_{name}", [f"{values}:0", last], T=out, Tidx="int32"))
+                probe.fetch(probe.node("Sum", f"_sum2_{name}", [squares, last], T=out, Tidx="int32"))
+            matrix = probe.node("Cast", "_matrix", [value], SrcT=dtype, DstT=out)
+            product = probe.node("BatchMatMulV2", "_product", [matrix, f"{node}:1"], T=out)
+            row = probe.node("ExpandDims", "_row", [f"{node}:0", probe.constant(np.int32(-2))], T=out, Tdim="int32")
+            scaled = probe.node("Mul", "_scaled", [f"{node}:1", row], T=out)
+            probe.fetch(probe.node("Sub", "_rest", [product, scaled], T=out))
+            norm = probe.node("ComplexAbs", "_abs", [f"{node}:1"], T=out, Tout="double" if out == "complex128" else "float")
+            real = "double" if out == "complex128" else "float"
+            square = probe.node("Square", "_square", [norm], T=real)
+            rows = probe.constant(np.array([-2], np.int32))
+            probe.fetch(probe.node("Sum", "_lengths", [square, rows], T=real, Tidx="int32"))
+            probe.within = 2e-5 if out == "complex64" else 1e-11
+
+        yield make

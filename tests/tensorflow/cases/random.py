@@ -2,6 +2,7 @@
 import numpy as np
 
 from . import Call, case
+from .special import special
 
 SHAPES = ([3, 4], [], [0, 2], [1031], [5])
 
@@ -190,3 +191,60 @@ def bounded(c):
         yield Call(c.array([35]), *one(0.1, 1.5, low, high), seed=87, seed2=i, steps=2)
     yield Call(c.array([3, 4]), *one([0.0, 1.0, 2.0], [1.0, 2.0, 0.5], [-1.0, 0.5, 3.0], [4.0]), seed=87, seed2=9, steps=2)
     yield Call(c.array([0, 4]), *one(0.0, 1.0, -1.0, 1.0), seed=87, seed2=9)
+
+
+@case("StatelessParameterizedTruncatedNormal")
+def bounded_by_seeds(c):
+    one = lambda *values: [c.array(v, "dtype") for v in values]
+    for i, (low, high) in enumerate(((-2, 2), (0.5, 0.7), (2, 9), (-9, -3), (-np.inf, 0.1), (3, np.inf))):
+        yield Call(c.array([35], "S"), seeds(c, i), *one(0.1, 1.5, low, high), steps=2)
+    yield Call(c.array([5, 3], "S"), seeds(c, 7), *one([0.0, 1.0, 2.0], [1.0, 2.0, 0.5], [-1.0, 0.5, 3.0], [4.0]))
+    yield Call(c.array([2, 2, 3], "S"), seeds(c, 7), *one([[0.0], [1.0]], [1.0, 2.0, 0.5], -1.0, [4.0]))
+    yield Call(c.array([0, 4], "S"), seeds(c, 8), *one(0.0, 1.0, -1.0, 1.0))
+    for low in (-1.0, 0.9):
+        yield Call(c.array([250], "S"), seeds(c, 9), *one(0.0, 1.0, low, 1.0))
+
+
+# Numbers of trials and chances that use each of the two sampling algorithms, and special ones.
+TRIALS, CHANCES = [0.0, 5.0, 30.0, 200.0, 7.0, 60.0, -2.0, 9.0], [0.3, 0.4, 0.5, 0.31, 0.9, 0.75, 0.5, 1.0]
+
+
+@case("StatelessRandomBinomial")
+def binomial_by_seeds(c):
+    trials, chances = c.array(TRIALS), c.array(CHANCES)
+    yield Call(c.array([50, 8], "S"), seeds(c, 0), trials, chances, steps=2, exact=True)
+    yield Call(c.array([3, 2, 8], "S"), seeds(c, 1), c.array([[40.0], [5.0]]), chances, exact=True)
+    yield Call(c.array([70], "S"), seeds(c, 2), c.array(20), c.array(0.2), exact=True)
+    yield Call(c.array([0], "S"), seeds(c, 2), c.array(20), c.array(0.2), exact=True)
+
+
+@special("StatefulRandomBinomial")
+def binomial_of_a_state(c):
+    for shape, trials, chances in (([6], 50, 0.3), ([40, 8], TRIALS, CHANCES), ([0], 5, 0.5), ([4, 2, 8], [[40.0], [5.0]], CHANCES)):
+
+        def make(probe, run, shape=shape, trials=trials, chances=chances):
+            # The peer changes the memory of the value that is assigned, so it must be neither fed nor a constant.
+            state = probe.node("VarHandleOp", "_state", [], dtype="int64", shape=[3], shared_name=f"{run}_{probe.name}")
+            parts = [probe.constant(np.array(part, np.int64)) for part in ([5], [6, 7])]
+            start = probe.node("ConcatV2", "_joined", [*parts, probe.constant(np.int32(0))], N=2, T="int64", Tidx="int32")
+            probe.first.append(probe.node("AssignVariableOp", "_start", [state, start], dtype="int64"))
+            probe.reads.append(probe.node("ReadVariableOp", "_read", [state], dtype="int64") + ":0")
+            feed = lambda value: probe.feed(value, True, probe.feeds)
+            inputs = [state, feed(np.int64(1)), feed(c.array(shape, "S")), feed(c.array(trials)), feed(c.array(chances))]
+            types = {name: c.name(name) for name in ("S", "T", "dtype")}
+            probe.steps, probe.exact = 2, True
+            probe.fetch(probe.node("StatefulRandomBinomial", "", inputs, **types))
+
+        yield make
+
+
+@case("RandomIndexShuffle")
+def shuffled_indices(c):
+    for most, rounds in ((4, 4), (4, 8), (0, 4), (255, 4), (65535, 6), (65536, 6), (10**6, 10), (2**31 - 1, 4)):
+        index = c.array(np.arange(6) % (most + 1), "dtype")
+        yield Call(index, c.array([1, 2, 3], "Tseed"), c.array(most, "dtype"), rounds=rounds)
+        yield Call(index[5], c.array([99, 2**31 - 1, 3], "Tseed"), c.array(most, "dtype"), rounds=rounds)
+    yield Call(c.array([1, 0, 3], "dtype"), c.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], "Tseed"), c.array([9, 1, 70000], "dtype"))
+    yield Call(c.array(1, "dtype"), c.array([[1, 2, 3], [4, 5, 6]], "Tseed"), c.array(9, "dtype"))
+    if c.name("dtype") in ("int64", "uint64"):
+        yield Call(c.array([1, 2**40], "dtype"), c.array([1, 2, 3], "Tseed"), c.array(2**50 + 1, "dtype"))

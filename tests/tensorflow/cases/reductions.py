@@ -2,6 +2,7 @@
 import numpy as np
 
 from . import Call, case
+from .special import special
 
 
 @case("Sum", "Prod", "Mean", "Max", "Min", "EuclideanNorm", "All", "Any")
@@ -60,6 +61,19 @@ def top_k(c):
     for shape, k in (((3, 6), 2), ((5,), 5), ((2, 2, 4), 1), ((3, 4), 0)):
         yield Call(c.distinct(shape), k=k)
     yield Call(c.array([1, 3, 1, 3, 2]), k=4)
+
+
+@special("ApproxTopK")
+def approximate_top_k(c):
+    """The peer needs the rank when the graph is built."""
+    for shape, k in (((3, 6), 2), ((5,), 5), ((2, 2, 4), 1), ((3, 4), 0)):
+        for aggregate in (False, True):
+
+            def make(probe, run, shape=shape, k=k, aggregate=aggregate):
+                value = probe.feed(c.distinct(shape), True, probe.feeds)
+                probe.fetch(probe.node("ApproxTopK", "", [value], T=c.name("T"), k=k, aggregate_to_topk=aggregate))
+
+            yield make
 
 
 @case("TopKV2")

@@ -165,3 +165,31 @@ def joined_spectra(c):
             probe.fetch(probe.node("Abs", "_out", [node], T=c.name("T")))
 
         yield make
+
+
+@special("SyncDevice")
+def synchronized(c):
+    def make(probe, run):
+        probe.fetch(probe.node("SyncDevice", "", []))
+
+    yield make
+
+
+@special("Fact")
+def facts(c):
+    def make(probe, run):
+        probe.fetch(probe.node("Fact", "", []))
+
+    yield make
+
+
+@special("CompositeTensorVariantFromComponents", "CompositeTensorVariantToComponents")
+def composites(c):
+    dtype = c.types.get("Tcomponents", "float")
+
+    def make(probe, run):
+        values = [probe.feed(c.values(shape, attr=dtype), True, probe.feeds) for shape in ((3,), (2, 2), ())]
+        held = probe.node("CompositeTensorVariantFromComponents", "_held", values, Tcomponents=[dtype] * 3, metadata="")
+        probe.fetch(probe.node("CompositeTensorVariantToComponents", "_out", [held], Tcomponents=[dtype] * 3, metadata=""))
+
+    yield make

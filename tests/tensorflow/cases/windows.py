@@ -3,6 +3,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from . import Call, case
+from .special import special
 from .nn import pooled, pools
 
 # (Input, filter, stride, padding, explicit paddings).
@@ -75,6 +76,58 @@ def volumes_input(c):
 def volumes_filter(c):
     for x, w, y, attrs in volumes():
         yield Call(c.values(x, -2, 3), np.array(w, np.int32), c.values(y, -2, 3), loose=60, within=2e-5, **attrs)
+
+
+@case("Conv3DBackpropInput")
+def first_volumes_input(c):
+    for x, w, y, attrs in volumes():
+        yield Call(c.values(x, -2, 3), c.values(w, -2, 3), c.values(y, -2, 3), loose=30, within=2e-5, **attrs)
+
+
+@case("Conv3DBackpropFilter")
+def first_volumes_filter(c):
+    for x, w, y, attrs in volumes():
+        yield Call(c.values(x, -2, 3), c.values(w, -2, 3), c.values(y, -2, 3), loose=60, within=2e-5, **attrs)
+
+
+# Images with one element of the batch: the peer reads others from wrong places.
+PADDED = (
+    ((1, 4, 5, 2), (2, 2, 2, 3), [[0, 0], [1, 2], [2, 0], [0, 0]], 1, "VALID"),
+    ((1, 6, 3, 1), (3, 2, 1, 2), [[0, 0], [0, 0], [1, 1], [0, 0]], 2, "SAME"),
+)
+
+
+@special("FusedPadConv2D", "FusedResizeAndPadConv2D")
+def padded(c):
+    resizes = c.op == "FusedResizeAndPadConv2D"
+    for x, w, paddings, stride, padding in PADDED:
+        for mode in ("REFLECT", "SYMMETRIC"):
+            for size, aligned in (((5, 6), False), ((3, 4), True)) if resizes else (((), False),):
+
+                def make(probe, run, x=x, w=w, paddings=paddings, stride=stride, padding=padding, mode=mode, size=size, aligned=aligned):
+                    feed = lambda shape: probe.feed(c.values(shape, -2, 3), True, probe.feeds)
+                    inputs = [feed(x), *([probe.constant(np.array(size, np.int32))] if resizes else []), probe.constant(np.array(paddings, np.int32)), feed(w)]
+                    attrs = dict(T=c.name("T"), mode=mode, strides=[1, stride, stride, 1], padding=padding)
+                    probe.loose, probe.within = 60, 1e-4
+                    probe.fetch(probe.node(c.op, "", inputs, **attrs, **(dict(resize_align_corners=aligned) if resizes else {})))
+
+                yield make
+
+
+@case("Conv")
+def convolutions(c):
+    for x, w, attrs in (
+        ((2, 5, 6, 3), (2, 3, 3, 4), dict(strides=[1, 1, 1, 1], padding="VALID")),
+        ((2, 5, 6, 3), (2, 3, 3, 4), dict(strides=[1, 2, 2, 1], padding="SAME")),
+        ((1, 5, 6, 1), (3, 3, 1, 2), dict(strides=[1, 1, 1, 1], padding="EXPLICIT", explicit_paddings=[0, 0, 1, 0, 2, 1, 0, 0])),
+        ((1, 7, 6, 2), (2, 2, 2, 2), dict(strides=[1, 1, 1, 1], padding="VALID", dilations=[1, 2, 2, 1])),
+        ((2, 3, 5, 6, 3), (2, 3, 3, 4), dict(strides=[1, 1, 1, 1], padding="VALID", batch_dims=2)),
+        ((5, 6, 3), (2, 3, 3, 4), dict(strides=[1, 1, 1, 1], padding="SAME", batch_dims=0)),
+        ((1, 4, 5, 6, 2), (2, 2, 3, 2, 3), dict(strides=[1, 1, 1, 1, 1], padding="VALID")),
+    ):
+        if len(w) == 5 and c.name("T") == "int32":
+            continue
+        yield Call(c.values(x, -2, 3), c.values(w, -2, 3), loose=30, within=2e-5, **attrs)
 
 
 # (Input, window, strides, padding).
