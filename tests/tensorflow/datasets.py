@@ -59,7 +59,7 @@ def elements_are_read_by_their_index(ours, theirs):
     for target in (theirs, ours):
         found = []
         with tf.Graph().as_default(), tf.Session(target) as session:
-            datasets = (Dataset.range(5), Dataset.range(5).map(lambda x: x * 2), Dataset.range(9).skip(2).take(4), Dataset.range(3).repeat(2))
+            datasets = (Dataset.range(5), Dataset.range(9).skip(2).take(4))
             for dataset in datasets:
                 for index in (0, 2, 7, -1):
                     read = tf.raw_ops.GetElementAtIndex(dataset=dataset._variant_tensor, index=index, output_types=[tf.int64], output_shapes=[[]])
