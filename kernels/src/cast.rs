@@ -246,12 +246,39 @@ fn make_cast(init: &KernelInit<'_>) -> Result<Kernel> {
             Ok(())
         });
     }
+    // Quantized values convert like the integers that hold them.
+    let [held_from, held_to] = [from, to].map(held);
+    if held_from == held_to {
+        return Kernel::sync(move |ctx| {
+            let value = ctx.take_input(0)?.with_dtype(to)?;
+            ctx.set_output(0, value);
+            Ok(())
+        });
+    }
     let lost_bits = if init.attr::<bool>("Truncate")? { lost_bits(from, to) } else { None };
-    let Some(conversion) = Conversion::between(from, to) else {
+    let Some(conversion) = Conversion::between(held_from, held_to) else {
         return Err(Error::unimplemented(format!("Cast {from} to {to} is not supported")));
     };
-    let types = [from, to].map(LaneType::of);
-    Kernel::sync(move |ctx| cast(ctx, types, conversion, lost_bits))
+    let types = [held_from, held_to].map(LaneType::of);
+    Kernel::sync(move |ctx| {
+        if from != held_from {
+            let x = ctx.take_input(0)?.with_dtype(held_from)?;
+            ctx.inputs[0] = x.into();
+        }
+        cast(ctx, types, to, conversion, lost_bits)
+    })
+}
+
+/// Returns the integer type that holds values of a quantized type, and any other type unchanged.
+pub(crate) fn held(dtype: DType) -> DType {
+    match dtype {
+        DType::QInt8 => DType::Int8,
+        DType::QUInt8 => DType::UInt8,
+        DType::QInt16 => DType::Int16,
+        DType::QUInt16 => DType::UInt16,
+        DType::QInt32 => DType::Int32,
+        other => other,
+    }
 }
 
 /// Returns the number of fraction bits that the narrower float lacks; `None` if `Truncate` has no effect.
@@ -267,11 +294,12 @@ fn lost_bits(from: DType, to: DType) -> Option<u32> {
     if lost > 0 && matches!(from, DType::Float | DType::Double) { u32::try_from(lost).ok() } else { None }
 }
 
-/// Converts input 0. With `truncate`, clears that many low bits of each element first, so that the conversion
+/// Converts input 0 to the second of `types`, which holds elements of type `to`. With `truncate`, clears that many low bits of each element first, so that the conversion
 /// rounds towards zero.
 fn cast(
     ctx: &mut KernelContext<'_>,
     types: [LaneType; 2],
+    to: DType,
     conversion: Conversion,
     truncate: Option<u32>,
 ) -> Result<()> {
@@ -280,7 +308,7 @@ fn cast(
         clear_low_bits(&mut x, bits)?;
     }
     let out = map_tensor(x, types, Cost::Cheap, &|out, x| conversion.run(out, x))?;
-    ctx.set_output(0, out);
+    ctx.set_output(0, if out.dtype() == to { out } else { out.with_dtype(to)? });
     Ok(())
 }
 

@@ -112,14 +112,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// `incompatible_shape_error` is false, the tensors count as unequal, and the output is a scalar.
 fn equality(init: &KernelInit<'_>, equal: bool) -> Result<Kernel> {
     let must_fit = init.attr::<bool>("incompatible_shape_error")?;
-    let dtype = match init.input_type(0) {
-        QInt8 => Int8,
-        QUInt8 => UInt8,
-        QInt16 => Int16,
-        QUInt16 => UInt16,
-        QInt32 => Int32,
-        other => other,
-    };
+    let dtype = crate::cast::held(init.input_type(0));
     let plan = move |x: &Tensor, y: &Tensor| match Plan::fit(x.shape(), y.shape())? {
         None if must_fit => Plan::new(x.shape(), y.shape()).map(Some),
         plan => Ok(plan),

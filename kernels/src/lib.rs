@@ -67,6 +67,7 @@ pub mod plan;
 mod pool;
 mod projection;
 mod quantize;
+mod quantized;
 mod queue;
 mod ragged;
 mod random;
@@ -108,6 +109,7 @@ mod transfer;
 mod transpose;
 mod unary;
 mod unicode;
+mod uniform_quantized;
 mod unique;
 mod variable;
 
@@ -198,6 +200,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     pool::KERNELS,
     projection::KERNELS,
     quantize::KERNELS,
+    quantized::KERNELS,
     queue::KERNELS,
     ragged::KERNELS,
     random::KERNELS,
@@ -238,6 +241,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     transpose::KERNELS,
     unary::KERNELS,
     unicode::KERNELS,
+    uniform_quantized::KERNELS,
     unique::KERNELS,
     variable::KERNELS,
 ];

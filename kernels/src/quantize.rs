@@ -41,6 +41,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let levels = Levels::of(i)?;
         Kernel::sync(move |ctx| fake::by_inputs_grad(ctx, levels, true))
     }),
+    KernelDef::of("QuantizeAndDequantize", WIDE, |i| {
+        let attrs = RoundTrip::of(i)?;
+        wide!(i.output_type(0), T => Kernel::sync(move |ctx| round_trip::forward::<T>(ctx, &attrs)))
+    }),
     KernelDef::of("QuantizeAndDequantizeV2", WIDE, |i| {
         let attrs = RoundTrip::of(i)?;
         wide!(i.output_type(0), T => Kernel::sync(move |ctx| round_trip::forward::<T>(ctx, &attrs)))

@@ -3,7 +3,7 @@
 
 mod area;
 mod bicubic;
-mod bilinear;
+pub(crate) mod bilinear;
 mod nearest;
 mod scale;
 

@@ -87,7 +87,7 @@ fn pass(ctx: &mut KernelContext<'_>, shape: Shape) -> Result<()> {
     Ok(())
 }
 
-fn reshape(ctx: &mut KernelContext<'_>) -> Result<()> {
+pub(crate) fn reshape(ctx: &mut KernelContext<'_>) -> Result<()> {
     let sizes = ctx.input(1)?;
     let elements = passed_shape(ctx)?.num_elements();
     let wanted = sizes.to_i64s()?;

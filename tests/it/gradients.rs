@@ -61,6 +61,7 @@ const EXCUSED: &[(&str, &str)] = &[
     ),
     ("PartitionedCall", OF_A_FUNCTION),
     ("PreventGradient", "its gradient is an error"),
+    ("QuantizeAndDequantize", "piecewise constant: the gradient is passed through"),
     ("QuantizeAndDequantizeV2", "piecewise constant: the gradient is passed through"),
     ("QuantizeAndDequantizeV3", "piecewise constant: the gradient is passed through"),
     (

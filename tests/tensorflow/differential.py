@@ -20,7 +20,7 @@ import cases.special  # noqa: E402
 from probe import Probe, run  # noqa: E402
 
 # The types that are compared.
-COMPARED_TYPES = ("half", "bfloat16", "float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool", "string", "complex64", "complex128")
+COMPARED_TYPES = ("half", "bfloat16", "float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool", "string", "complex64", "complex128", *cases.QUANTIZED)
 
 # Ops that cannot be compared through a client, with the reason.
 EXCUSED = {
@@ -100,6 +100,7 @@ PEER_FAULTS = {
     ("Where", "T", "half"): "is registered, but refuses",
     ("Round", "T", "int32"): "answers 0",
     ("Round", "T", "int64"): "answers 0",
+    ("QuantizedConv2D", "Tfilter", "qint8"): "computes nothing without oneDNN",
 }
 
 # Relative and absolute tolerance. A call may widen that of 16-bit floats, because kernels round sums at different points.

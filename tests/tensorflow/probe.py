@@ -37,7 +37,18 @@ def attr_value(value, kind):
 
 
 def dtype_of(array):
+    if array.dtype.names:
+        return tf.as_dtype(array.dtype.names[0])
     return tf.string if array.dtype == object else tf.as_dtype(array.dtype)
+
+
+def quantized(value, dtype):
+    """Returns an array of integers as one of the quantized type `dtype`; `None` and other types change nothing."""
+    if dtype is None or not tf.as_dtype(dtype).is_quantized:
+        return value
+    out = np.empty(np.shape(value), np.dtype(tf.as_dtype(dtype).as_numpy_dtype))
+    out[out.dtype.names[0]] = value
+    return out
 
 
 class Probe:
@@ -107,6 +118,8 @@ class Probe:
         attrs = dict(call.attrs)
         inputs = []
         for arg, value in zip(definition.input_arg, call.inputs, strict=True):
+            dtype = types.get(arg.type_attr, arg.type or None)
+            value = [quantized(v, dtype) for v in value] if isinstance(value, list) else quantized(value, dtype)
             if arg.number_attr or arg.type_list_attr:
                 inputs += [self.feed(np.asarray(v), static, self.feeds) for v in value]
                 if arg.number_attr:

@@ -144,7 +144,7 @@ pub(super) fn with_zeros(scope: &Scope, forward: &Forward, dz: &[Option<Output>]
     dz.iter().enumerate().map(one).collect()
 }
 
-fn concat(infer: &mut Infer<'_>, values: std::ops::Range<usize>, axis: usize) -> Result<()> {
+pub(super) fn concat(infer: &mut Infer<'_>, values: std::ops::Range<usize>, axis: usize) -> Result<()> {
     let Some(rank) = values.clone().find_map(|i| infer.input(i).rank()) else { return Ok(()) };
     if rank == 0 {
         crate::invalid!("Can't concatenate scalars (use tf.stack instead)");

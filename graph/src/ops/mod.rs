@@ -63,6 +63,7 @@ mod partition;
 pub mod pool;
 mod projection;
 mod quantize;
+mod quantized;
 mod queue;
 pub mod ragged;
 mod random;
@@ -104,6 +105,7 @@ mod transfer;
 pub mod transpose;
 mod unary;
 mod unicode;
+mod uniform_quantized;
 mod unique;
 mod variable;
 pub mod window;
@@ -191,6 +193,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     pool,
     projection,
     quantize,
+    quantized,
     queue,
     ragged,
     random,
@@ -231,6 +234,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     transpose,
     unary,
     unicode,
+    uniform_quantized,
     unique,
     variable,
 };

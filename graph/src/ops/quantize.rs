@@ -83,6 +83,15 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "QuantizeAndDequantize",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &[SIGNED, BITS, GIVEN, "input_min: float = 0.0", "input_max: float = 0.0", FLOATS],
+        infer: like_first,
+        gradient: Gradient::Defined(|_, f, dy| Ok(straight_through(f, dy))),
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "QuantizeAndDequantizeV2",
         inputs: &["input: T", "input_min: T", "input_max: T"],
         outputs: &["output: T"],
@@ -128,14 +137,14 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-fn like_first(infer: &mut Infer<'_>) -> Result<()> {
+pub(super) fn like_first(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.input(0);
     infer.set(0, shape);
     Ok(())
 }
 
 /// Gives the first output the first input's shape, and all other outputs the shape `others`.
-fn like_first_and(infer: &mut Infer<'_>, others: PartialShape) -> Result<()> {
+pub(super) fn like_first_and(infer: &mut Infer<'_>, others: PartialShape) -> Result<()> {
     infer.set_all(others);
     like_first(infer)
 }

@@ -112,7 +112,7 @@ pub(super) const OPS: &[OpDef] = &[
 ];
 
 /// Sets the output's shape: images with the rows and columns that input 1 holds.
-fn resized(infer: &mut Infer<'_>) -> Result<()> {
+pub(super) fn resized(infer: &mut Infer<'_>) -> Result<()> {
     let x = infer.input_of_rank(0, 4)?;
     let size = infer.input_of_rank(1, 1)?;
     if size.dim(0).is_some_and(|n| n != 2) {

@@ -155,7 +155,7 @@ fn scalar_output(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-fn reshape(infer: &mut Infer<'_>) -> Result<()> {
+pub(super) fn reshape(infer: &mut Infer<'_>) -> Result<()> {
     let input = infer.input(0);
     let wanted = infer.value_as_shape(1)?;
     let (Some(dims), Some(elements)) = (wanted.dims(), input.num_elements()) else {

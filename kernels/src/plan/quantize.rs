@@ -73,6 +73,8 @@ pub struct RoundTrip {
     /// The number of bits of a quantised value; `None` if input 3 gives it.
     bits: Option<i64>,
     pub range_given: bool,
+    /// The bounds that attributes give; `None` if inputs 1 and 2 give them.
+    pub bounds: Option<[f32; 2]>,
     pub half_up: bool,
     narrow: bool,
     axis: i64,
@@ -87,16 +89,27 @@ impl RoundTrip {
         if let Some(bits) = bits {
             check_bits(bits, signed)?;
         }
-        let axis = init.attr("axis")?;
+        let axis = if has("axis") { init.attr("axis")? } else { -1 };
         if axis < -1 {
             device::invalid!("Axis must be at least -1. Found {axis}");
+        }
+        let range_given = init.attr("range_given")?;
+        let bounds = match has("input_min") {
+            true => Some([init.attr("input_min")?, init.attr("input_max")?]),
+            false => None,
+        };
+        if let Some([min, max]) = bounds
+            && range_given
+        {
+            check_range(min, max)?;
         }
         Ok(RoundTrip {
             signed,
             bits,
-            range_given: init.attr("range_given")?,
+            range_given,
+            bounds,
             half_up: has("round_mode") && init.attr::<String>("round_mode")? == "HALF_UP",
-            narrow: init.attr("narrow_range")?,
+            narrow: has("narrow_range") && init.attr("narrow_range")?,
             axis,
         })
     }
@@ -122,7 +135,7 @@ impl RoundTrip {
     /// after it. Checks the shapes of the bounds in inputs 1 and 2 if the attributes say that they are given.
     pub fn slices(&self, ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
         let slices = slices(ctx.shape(0)?, self.axis)?;
-        if self.range_given {
+        if self.range_given && self.bounds.is_none() {
             // The op version whose number of bits is an input does not check the rank of a bound with one element.
             check_bounds([ctx.shape(1)?, ctx.shape(2)?], self.axis, slices[1], self.bits.is_none())?;
         }

@@ -9,14 +9,20 @@ use graph::{Element, Tensor};
 pub(super) fn forward<T: Element + Real>(ctx: &mut KernelContext<'_>, attrs: &RoundTrip) -> Result<()> {
     let [outer, count, inner] = attrs.slices(ctx)?;
     let [lowest, highest] = attrs.levels(ctx)?.map(T::of);
-    let (x, min, max) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let x = ctx.input(0)?;
     let values = x.values::<T>()?;
+    let given = |slice: usize| -> Result<(T, T)> {
+        Ok(match attrs.bounds {
+            Some([min, max]) => (T::of(min.into()), T::of(max.into())),
+            None => (ctx.input(1)?.values::<T>()?[slice], ctx.input(2)?.values::<T>()?[slice]),
+        })
+    };
     let place = |o: usize, slice: usize| (o * count + slice) * inner..(o * count + slice + 1) * inner;
     let mut out = ctx.allocate(T::DTYPE, x.shape().clone())?;
     let results = out.values_mut::<T>()?;
     for slice in 0..count {
         let (mut low, mut high) = if attrs.range_given {
-            (min.values::<T>()?[slice], max.values::<T>()?[slice])
+            given(slice)?
         } else {
             let all = (0..outer).flat_map(|o| &values[place(o, slice)]);
             let found = all.fold(None, |range, &v| match range {

@@ -10,7 +10,7 @@ use device::kernel::KernelContext;
 use graph::{DType, Tensor};
 use num_traits::Zero as _;
 
-pub(super) fn forward(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
+pub(crate) fn forward(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;
     let input = as_single(ctx.input(0)?)?;
     let mut out = ctx.allocate(DType::Float, sizes.output_shape()?)?;

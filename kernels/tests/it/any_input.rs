@@ -140,6 +140,8 @@ impl Random {
                 let channels = common.last().copied().unwrap_or(1);
                 &[1, 1, channels, channels]
             }
+            name if name.starts_with("min_") || name.starts_with("max_") => &[],
+            name if ["_min", "_max", "scales", "zero_points"].iter().any(|end| name.ends_with(end)) => &[],
             _ => return Ok(common.clone()),
         };
         Ok(Shape::new(dims)?)
@@ -182,6 +184,10 @@ impl Random {
                 let texts: [&[u8]; 7] = [b"", b"a", b"%d {} %s %", b"\xff\xfe", b"1e9999", b"-12", b"a,b;c"];
                 let values = (0..n).map(|_| bytes::Bytes::from_static(texts[self.below(texts.len())]));
                 Tensor::strings(values.collect(), shape)?
+            }
+            other if QUANTIZED.contains(&other) => {
+                let bytes: Vec<u8> = (0..n * other.size().unwrap_or(1)).map(|_| self.bits() as u8).collect();
+                Tensor::from_bytes(other, shape, &bytes)?
             }
             other => return Err(Error::unimplemented(format!("no values of type {other}"))),
         })
@@ -260,6 +266,9 @@ const PLAIN: &[DType] = &[
     DType::String,
 ];
 
+/// The types of the values of ops that allow no other types.
+const QUANTIZED: &[DType] = &[DType::QInt8, DType::QUInt8, DType::QInt16, DType::QUInt16, DType::QInt32];
+
 /// Returns a node with random attributes that its op allows; about a third of the attributes that have a default are
 /// left at the default.
 fn node(random: &Random, op: &'static graph::Op) -> Option<Node> {
@@ -269,11 +278,11 @@ fn node(random: &Random, op: &'static graph::Op) -> Option<Node> {
         if keeps_default {
             continue;
         }
-        let types: Vec<DType> = PLAIN
-            .iter()
-            .copied()
-            .filter(|&t| spec.allowed.is_empty() || spec.allowed.contains(&AttrValue::Type(t)))
-            .collect();
+        let is_allowed = |t: &DType| spec.allowed.is_empty() || spec.allowed.contains(&AttrValue::Type(*t));
+        let mut types: Vec<DType> = PLAIN.iter().copied().filter(is_allowed).collect();
+        if types.is_empty() {
+            types = QUANTIZED.iter().copied().filter(is_allowed).collect();
+        }
         let drawn = (0..20).find_map(|_| random.attr(spec, &types).filter(|v| spec.check(v).is_ok()));
         let is_count = op.inputs.iter().chain(&op.outputs).any(|arg| arg.number_attr == Some(spec.name));
         let value = match drawn {

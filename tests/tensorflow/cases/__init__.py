@@ -12,6 +12,8 @@ FLOATS = ("half", "bfloat16", "float", "double")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 COMPLEX = ("complex64", "complex128")
 SIGNED = ("int8", "int16", "int32", "int64")
+# Quantized types, with the types of the arrays that stand for their values in calls.
+QUANTIZED = {"qint8": "int8", "quint8": "uint8", "qint16": "int16", "quint16": "uint16", "qint32": "int32"}
 
 
 def case(*ops):
@@ -58,7 +60,7 @@ class Context:
         return self.name(attr) in COMPLEX
 
     def is_unsigned(self, attr="T"):
-        return self.name(attr) in UNSIGNED
+        return QUANTIZED.get(self.name(attr), self.name(attr)) in UNSIGNED
 
     def is_integer(self, attr="T"):
         return self.name(attr) in UNSIGNED + SIGNED
@@ -68,7 +70,8 @@ class Context:
         return self.types.get(attr, attr)
 
     def dtype(self, attr="T"):
-        return tf.as_dtype(self.name(attr)).as_numpy_dtype
+        name = self.name(attr)
+        return tf.as_dtype(QUANTIZED.get(name, name)).as_numpy_dtype
 
     def values(self, shape=(3, 4), low=-8, high=8, attr="T"):
         """Random values in [low, high), restricted to the values of the type."""
@@ -83,14 +86,14 @@ class Context:
         if name in COMPLEX:
             parts = [np.asarray(self.rng.uniform(low, high, shape)) for _ in range(2)]
             return (parts[0] + 1j * parts[1]).astype(self.dtype(attr))
-        if name in UNSIGNED:
+        if QUANTIZED.get(name, name) in UNSIGNED:
             low = max(0, low)
             high = max(high, low + 1)
         return np.asarray(self.rng.integers(int(np.ceil(low)), int(np.ceil(high)), shape)).astype(self.dtype(attr))
 
     def whole(self, shape=(3, 4), attr="T"):
         """Random values over the whole range of an integer type; small values for other types."""
-        if not self.is_integer(attr):
+        if not self.is_integer(attr) and self.name(attr) not in QUANTIZED:
             return self.values(shape, attr=attr)
         info = np.iinfo(self.dtype(attr))
         return np.asarray(self.rng.integers(info.min, info.max, shape, dtype=self.dtype(attr), endpoint=True))
@@ -99,7 +102,7 @@ class Context:
         """Distinct values, unless the type has too few."""
         size = int(np.prod(shape))
         order = self.rng.permutation(size)
-        if self.name(attr) in UNSIGNED:
+        if QUANTIZED.get(self.name(attr), self.name(attr)) in UNSIGNED:
             return order.reshape(shape).astype(self.dtype(attr))
         if self.name(attr) in ("bool", "string"):
             return self.values(shape, attr=attr)
@@ -114,5 +117,5 @@ class Context:
 
 
 from . import (  # noqa: E402,F401
-    arrays, audio, candidate, clustering, codecs, elementwise, files, images, matrices, nn, normalization, ragged, random, recurrent, reductions, regression, sequences, sets, space, sparse, state, strings, text, variants, windows,
+    arrays, audio, candidate, clustering, codecs, elementwise, files, images, matrices, nn, normalization, quantized, ragged, random, recurrent, reductions, regression, sequences, sets, space, sparse, state, strings, text, uniform_quantized, variants, windows,
 )

@@ -187,7 +187,7 @@ def clip(c):
 @case("Cast")
 def casts(c):
     source, target = c.name("SrcT"), c.name("DstT")
-    low = 0 if target in ("uint8", "uint16", "uint32", "uint64") and source in FLOATS + COMPLEX else -100
+    low = 0 if c.is_unsigned("DstT") and source in FLOATS + COMPLEX else -100
     for shape in SHAPES:
         yield Call(c.values(shape, low, 100, "SrcT"))
     if source in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"):
