@@ -161,7 +161,12 @@ fn models_train_equally_on_cpu_and_gpu_and_with_graphs() -> Fallible {
         {
             assert_close(ours, &theirs, name)?;
         }
-        assert!(trained(on_gpu, &graphs, REPEATED)? == trained(on_gpu, &launches, REPEATED)?);
+        let (captured, launched) = std::thread::scope(|scope| {
+            let captured = scope.spawn(|| trained(on_gpu, &graphs, REPEATED).map_err(|e| e.to_string()));
+            let launched = trained(on_gpu, &launches, REPEATED);
+            (captured.join().map_err(|_| "training with graphs panicked"), launched)
+        });
+        assert!(captured?? == launched?);
         assert!(
             graphs.log().iter().any(|line| is_graph(line))
                 && !launches.log().iter().any(|line| is_graph(line))

@@ -3,7 +3,7 @@
 mod unbatch;
 
 use crate::numeric::philox::entropy;
-use crate::objects::batcher::{BatchLimits, BatchTask, Batcher};
+use crate::objects::batcher::{BatchLimits, BatchTask, Batcher, RunBatch};
 use crate::objects::rows;
 use device::function::Function;
 use device::handle::ObjectName;
@@ -24,77 +24,79 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("UnbatchGrad", &[], unbatch::gradient),
 ];
 
-/// Makes the kernel of BatchFunction: a function that is called once for the rows of several callers.
-fn batch_function(init: &KernelInit<'_>) -> Result<Kernel> {
-    let function = init.function("f")?;
-    let count = init.attr::<Vec<DType>>("Tin")?.len();
-    let splits_large = init.attr::<bool>("enable_large_batch_splitting")?;
-    let limits = limits(init)?;
-    let max_size = limits.max_size;
-    let queue = init.attr::<String>("batching_queue")?;
-    let name = ObjectName::of(init, true)?;
-    Kernel::asynchronous(move |mut ctx| {
+/// The batches in which a node takes part.
+struct BatchNode {
+    /// The name of the batcher, which nodes may share.
+    name: ObjectName,
+    /// The queue of the node's calls within the batcher.
+    queue: String,
+    limits: BatchLimits,
+    /// Largest number of rows of a call.
+    max_rows: usize,
+}
+
+impl BatchNode {
+    fn of(init: &KernelInit<'_>) -> Result<BatchNode> {
+        let limits = limits(init)?;
+        Ok(BatchNode {
+            name: ObjectName::of(init, true)?,
+            queue: init.attr("batching_queue")?,
+            max_rows: limits.max_size,
+            limits,
+        })
+    }
+
+    /// Adds a call to a batch: the rows of the first `count` inputs, and the inputs behind them, which the batch's function
+    /// captures. `run` completes the calls of a batch.
+    fn submit(&self, mut ctx: AsyncContext, count: usize, run: RunBatch<Call>) {
         let device = ctx.device.clone();
-        let batcher = device
-            .resources()
-            .lookup_or_create::<Batcher>(&name.container, &name.name, || Ok(Batcher::new(limits.clone())));
-        let submitted = batcher.and_then(|batcher| {
+        let (name, new) = (&self.name, || Ok(Batcher::new(self.limits.clone())));
+        let batcher = device.resources().lookup_or_create::<Batcher>(&name.container, &name.name, new);
+        let checked = batcher.and_then(|batcher| {
             let rows = row_count(&ctx, count)?;
-            if rows > max_size && !splits_large {
-                device::invalid!("Batch size {rows} is larger than maximum batch size {max_size}");
+            if rows > self.max_rows {
+                device::invalid!("Batch size {rows} is larger than maximum batch size {}", self.max_rows);
             }
             Ok((batcher, rows))
         });
-        let (batcher, rows) = match submitted {
-            Ok(submitted) => submitted,
+        let (batcher, rows) = match checked {
+            Ok(checked) => checked,
             Err(error) => return (ctx.done)(Err(error)),
         };
         let captured = ctx.inputs.drain(count..).collect();
         let (inputs, answer) = (std::mem::take(&mut ctx.inputs), Answer::new(ctx.step.clone(), ctx.done));
         let task = BatchTask { rows, work: Call { inputs, captured, answer: answer.clone() } };
-        let (function, limits) = (function.clone(), limits.clone());
-        let run = move |tasks: Vec<BatchTask<Call>>, finished: Box<dyn FnOnce() + Send>| {
-            run_batch(&function, &limits, tasks, finished);
-        };
-        if let Err(error) = batcher.submit(&queue, task, Arc::new(run)) {
+        if let Err(error) = batcher.submit(&self.queue, task, run) {
             answer.give(Err(error));
         }
-    })
+    }
+}
+
+/// Makes the kernel of BatchFunction: a function that is called once for the rows of several callers.
+fn batch_function(init: &KernelInit<'_>) -> Result<Kernel> {
+    let function = init.function("f")?;
+    let count = init.attr::<Vec<DType>>("Tin")?.len();
+    let mut node = BatchNode::of(init)?;
+    if init.attr::<bool>("enable_large_batch_splitting")? {
+        node.max_rows = usize::MAX;
+    }
+    let limits = node.limits.clone();
+    let run: RunBatch<Call> = Arc::new(move |tasks, finished| run_batch(&function, &limits, tasks, finished));
+    Kernel::asynchronous(move |ctx| node.submit(ctx, count, run.clone()))
 }
 
 /// Makes the kernel of Batch: the last of the callers of a batch gets the rows of all and the places of each one's rows,
 /// and the others get no rows.
 fn batch(init: &KernelInit<'_>) -> Result<Kernel> {
-    let limits = limits(init)?;
-    let queue = init.attr::<String>("batching_queue")?;
-    let name = ObjectName::of(init, true)?;
-    Kernel::asynchronous(move |mut ctx| {
-        let resources = ctx.device.clone();
-        let batcher = resources
-            .resources()
-            .lookup_or_create::<Batcher>(&name.container, &name.name, || Ok(Batcher::new(limits.clone())));
-        let submitted = batcher.and_then(|batcher| {
-            let rows = row_count(&ctx, ctx.inputs.len())?;
-            if rows > limits.max_size {
-                device::invalid!("Batch size {rows} is larger than maximum batch size {}", limits.max_size);
-            }
-            Ok((batcher, rows))
-        });
-        let (batcher, rows) = match submitted {
-            Ok(submitted) => submitted,
-            Err(error) => return (ctx.done)(Err(error)),
-        };
-        let (inputs, answer) = (std::mem::take(&mut ctx.inputs), Answer::new(ctx.step.clone(), ctx.done));
-        let task =
-            BatchTask { rows, work: Call { inputs, captured: SmallVec::new(), answer: answer.clone() } };
-        let limits = limits.clone();
-        let run = move |tasks: Vec<BatchTask<Call>>, finished: Box<dyn FnOnce() + Send>| {
-            give_batch(&limits, &tasks);
-            finished();
-        };
-        if let Err(error) = batcher.submit(&queue, task, Arc::new(run)) {
-            answer.give(Err(error));
-        }
+    let node = BatchNode::of(init)?;
+    let limits = node.limits.clone();
+    let run: RunBatch<Call> = Arc::new(move |tasks, finished| {
+        give_batch(&limits, &tasks);
+        finished();
+    });
+    Kernel::asynchronous(move |ctx| {
+        let count = ctx.inputs.len();
+        node.submit(ctx, count, run.clone());
     })
 }
 

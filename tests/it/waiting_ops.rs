@@ -15,6 +15,7 @@ const FILE_OPS: &[&str] = &[
     "DebugIdentity",
     "DebugNanCount",
     "DebugNumericSummary",
+    "FileSystemSetConfiguration",
     "FlushSummaryWriter",
     "GenerateVocabRemapping",
     "ImmutableConst",

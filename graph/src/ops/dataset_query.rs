@@ -3,6 +3,7 @@
 use super::check::scalar;
 use super::dataset_source::ELEMENTS;
 use super::iterator::element;
+use super::queue::BY_RESOURCE;
 use super::{Gradient, OpDef, Traits};
 
 pub(super) const OPS: &[OpDef] = &[
@@ -70,6 +71,11 @@ pub(super) const OPS: &[OpDef] = &[
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
+    },
+    OpDef {
+        name: "InitializeTableFromDataset",
+        inputs: &["table_handle: resource", "dataset: variant"],
+        ..BY_RESOURCE
     },
     OpDef {
         name: "DummyIterationCounter",

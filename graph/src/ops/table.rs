@@ -130,11 +130,6 @@ pub(super) const OPS: &[OpDef] = &[
         ..BY_RESOURCE
     },
     OpDef {
-        name: "InitializeTableFromDataset",
-        inputs: &["table_handle: resource", "dataset: variant"],
-        ..BY_RESOURCE
-    },
-    OpDef {
         name: "LookupTableFind",
         inputs: &["table_handle: Ref(string)", "keys: Tin", "default_value: Tout"],
         outputs: &["values: Tout"],
