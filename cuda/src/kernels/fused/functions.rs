@@ -27,7 +27,7 @@ pub(super) fn function(op: &str) -> Option<(Arity, Function)> {
         "Add" => (&binary::SOURCE, "AddV2", Arity::Zip(Pairing::Broadcast)),
         "AddN" => (&binary::SOURCE, "AddV2", Arity::Zip(Pairing::Equal)),
         "BiasAdd" => (&binary::SOURCE, "AddV2", Arity::Zip(Pairing::Bias)),
-        // All other ops have a function of the op's name.
+        // The table names the device function of any other op like the op.
         op => {
             let (source, form, names) = TABLE.iter().find(|(_, _, names)| names.contains(&op))?;
             (*source, *names.iter().find(|name| **name == op)?, *form)

@@ -210,7 +210,7 @@ struct FlatMapState {
     ctx: IteratorContext,
     /// The iterator over the dataset of the current element.
     current: Option<Box<dyn DatasetIterator>>,
-    /// The current element, by which the current dataset is made again.
+    /// The current element: a restored iterator calls the function with it, which returns the current dataset again.
     element: Element,
     /// Number of datasets that the function has returned.
     count: usize,
