@@ -70,8 +70,10 @@ fn edit(ctx: &mut KernelContext<'_>, change: impl FnOnce(&mut TensorMap) -> Resu
     if handle.shape().rank() != 0 {
         return Err(not_scalar(&handle));
     }
-    for variant in handle.variants_mut()?.iter_mut().take(1) {
-        return change(variant.make_mut("a map of tensors")?).map(|()| ctx.set_output(0, handle));
+    if let [variant, ..] = handle.variants_mut()? {
+        change(variant.make_mut("a map of tensors")?)?;
+        ctx.set_output(0, handle);
+        return Ok(());
     }
     Err(not_scalar(&handle))
 }

@@ -75,12 +75,12 @@ pub(crate) fn map<A: Copy, T: Level>(shape: Shape, values: &[A], map: impl Fn(A)
 
 /// Converts to an integer as x86 processors do: NaN and values out of range give the lowest integer.
 pub(crate) fn to_i32(value: f32) -> i32 {
-    if value >= -2_147_483_648.0 && value < 2_147_483_648.0 { value as i32 } else { i32::MIN }
+    if (-2_147_483_648.0..2_147_483_648.0).contains(&value) { value as i32 } else { i32::MIN }
 }
 
 /// Like [`to_i32`], for 64 bits.
 pub(crate) fn to_i64(value: f64) -> i64 {
-    if value >= -9_223_372_036_854_775_808.0 && value < 9_223_372_036_854_775_808.0 {
+    if (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&value) {
         value as i64
     } else {
         i64::MIN

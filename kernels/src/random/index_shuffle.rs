@@ -101,7 +101,7 @@ where
         invalid!("Index, seed, and maxval must have the same size or be scalars, got sizes {sizes:?}");
     }
     let words: Vec<u32> = dispatch!(word, seed.dtype(), S => {
-        Ok::<_, device::Error>(seed.values::<S>()?.iter().map(|&word| word as u32).collect())
+        Ok::<_, device::Error>(seed.values::<S>()?.iter().map(|&word| AsPrimitive::<u32>::as_(word)).collect())
     })?;
     let (keys, _) = words.as_chunks::<3>();
     let (index, greatest) = (index.values::<T>()?, greatest.values::<T>()?);
