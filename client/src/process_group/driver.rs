@@ -33,6 +33,10 @@ struct Shared {
     polling: AtomicUsize,
     /// Number of times that a thread of the program has begun to poll.
     polls: AtomicUsize,
+    /// Number of calls that have not ended.
+    calls: AtomicUsize,
+    /// Set when the background thread is to drive the runtime without waiting for [`RESUME_AFTER`].
+    must_resume: AtomicBool,
     /// True while the background thread drives the runtime.
     is_in_background: AtomicBool,
     /// Tells the background thread to let another thread drive the runtime, or that it has ended.
@@ -50,13 +54,21 @@ impl Driver {
             runtime: Mutex::new(Some(Arc::new(runtime))),
             polling: AtomicUsize::new(0),
             polls: AtomicUsize::new(0),
+            calls: AtomicUsize::new(0),
+            must_resume: AtomicBool::new(false),
             is_in_background: AtomicBool::new(false),
             release: Notify::new(),
         });
         let own = shared.clone();
         let thread = thread::Builder::new().name("anabranch-group".into());
-        let thread = thread.spawn(move || own.drive_in_background())?;
-        Ok(Driver { shared, background: thread.thread().clone() })
+        match thread.spawn(move || own.drive_in_background()) {
+            Ok(thread) => Ok(Driver { shared, background: thread.thread().clone() }),
+            Err(error) => {
+                let runtime = shared.runtime.lock().take();
+                runtime.into_iter().for_each(let_go);
+                Err(error)
+            }
+        }
     }
 
     /// Returns a handle of the runtime, `None` after its end.
@@ -68,7 +80,9 @@ impl Driver {
     /// runtime only polls.
     pub(super) fn poll(&self, is_done: impl Fn() -> bool, until: Instant) {
         let is_open = || !is_done() && Instant::now() < until;
-        if let Ok(_other) = Handle::try_current() {
+        let is_free = Handle::try_current().is_err_and(|error| error.is_missing_context());
+        if !is_free {
+            self.resume();
             while is_open() {
                 thread::yield_now();
             }
@@ -84,7 +98,25 @@ impl Driver {
                 tokio::task::yield_now().await;
             }
         });
-        if !is_done() {
+        if self.shared.calls.load(Ordering::Relaxed) > 0 {
+            self.resume();
+        }
+    }
+
+    /// Counts a call that begins. The background thread drives the runtime for calls that nobody waits for.
+    pub(super) fn begin_call(&self) {
+        self.shared.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a call as ended.
+    pub(super) fn end_call(&self) {
+        self.shared.calls.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Makes the background thread drive the runtime as soon as no thread polls.
+    pub(super) fn resume(&self) {
+        if !self.shared.is_in_background.load(Ordering::SeqCst) {
+            self.shared.must_resume.store(true, Ordering::SeqCst);
             self.background.unpark();
         }
     }
@@ -92,7 +124,7 @@ impl Driver {
     /// Ends the runtime: its tasks are dropped.
     pub(super) fn end(&self) {
         let runtime = self.shared.runtime.lock().take();
-        runtime.map(let_go);
+        runtime.into_iter().for_each(let_go);
         self.shared.release.notify_one();
         self.background.unpark();
     }
@@ -109,12 +141,12 @@ impl Shared {
     fn drive_for(&self, future: impl Future<Output = ()>) {
         let Some(runtime) = self.runtime.lock().clone() else { return };
         self.polls.fetch_add(1, Ordering::Relaxed);
-        self.polling.fetch_add(1, Ordering::SeqCst);
+        let polling = Polling::begin(&self.polling);
         if self.is_in_background.load(Ordering::SeqCst) {
             self.release.notify_one();
         }
         runtime.block_on(future);
-        self.polling.fetch_sub(1, Ordering::SeqCst);
+        drop(polling);
         let_go(runtime);
     }
 
@@ -132,15 +164,35 @@ impl Shared {
         }
     }
 
-    /// Waits until no thread of the program polls, and none has begun to for a while.
+    /// Waits until no thread of the program polls, and none has begun to for a while or one asks the background thread to
+    /// resume.
     fn wait_until_unused(&self) {
         loop {
             let polls = self.polls.load(Ordering::Relaxed);
             thread::park_timeout(RESUME_AFTER);
-            if self.polling.load(Ordering::SeqCst) == 0 && self.polls.load(Ordering::Relaxed) == polls {
+            let is_unused = self.polls.load(Ordering::Relaxed) == polls;
+            if self.polling.load(Ordering::SeqCst) == 0
+                && (self.must_resume.swap(false, Ordering::SeqCst) || is_unused)
+            {
                 return;
             }
         }
+    }
+}
+
+/// A guard that counts a thread as polling.
+struct Polling<'a>(&'a AtomicUsize);
+
+impl Polling<'_> {
+    fn begin(count: &AtomicUsize) -> Polling<'_> {
+        count.fetch_add(1, Ordering::SeqCst);
+        Polling(count)
+    }
+}
+
+impl Drop for Polling<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -210,7 +262,7 @@ mod tests {
             || {
                 let seen = is_own.clone();
                 let report = async move { seen.store(thread::current().id() == own, Ordering::SeqCst) };
-                driver.handle().map(|runtime| runtime.spawn(report));
+                driver.handle().into_iter().for_each(|runtime| drop(runtime.spawn(report)));
                 is_own.load(Ordering::SeqCst)
             },
             until,

@@ -89,10 +89,16 @@ impl<T: Send + 'static> Work<T> {
     ) -> Work<T> {
         let (outcome, waits) = (Arc::default(), waits.clone());
         let work = Work { outcome, call: None, start: Instant::now(), timeout, waits };
-        let finished = work.outcome.clone();
-        match start(Box::new(move |result| finished.set(result.map(convert)))) {
+        let (finished, driver) = (work.outcome.clone(), work.waits.driver.clone());
+        driver.begin_call();
+        let finish = move |result: Result<Tensor, Status>| {
+            driver.end_call();
+            finished.set(result.map(convert));
+        };
+        match start(Box::new(finish)) {
             Ok(id) => Work { call: Some((group.clone(), id)), ..work },
             Err(status) => {
+                work.waits.driver.end_call();
                 work.outcome.set(Err(status));
                 work
             }
@@ -128,6 +134,9 @@ impl<T: Send + 'static> Work<T> {
         let polled = self.waits.pace.polled();
         if !self.is_done() && !polled.is_zero() {
             self.waits.driver.poll(|| self.is_done(), (began + polled).min(deadline));
+        }
+        if !self.is_done() {
+            self.waits.driver.resume();
         }
         let probed = (began + PROBE_AFTER).min(deadline);
         let mut result = self.outcome.take_by(probed);

@@ -190,14 +190,19 @@ impl StepRendezvous {
         }
     }
 
-    /// Returns whether the end of a link cancels the step: the step has sent values over it, which may be lost.
-    pub(crate) fn needs_link(&self, link: &Arc<Outbound>) -> bool {
-        self.pushes.needs(link)
+    /// Returns whether the end of a route's link cancels the step: the step has sent values over it, which may be lost.
+    pub(crate) fn needs_link(&self, route: &Arc<Route>, link: &Arc<Outbound>) -> bool {
+        self.pushes.needs(route, link)
     }
 
-    /// Makes the end of a link harmless to the step, because its receiver needs no more of the step's values.
-    pub(crate) fn release_link(&self, link: &Arc<Outbound>) {
-        self.pushes.release(link);
+    /// Makes the end of a route's links harmless to the step, because its task needs no more of the step's values.
+    pub(crate) fn release_route(&self, route: &Arc<Route>) {
+        self.pushes.release(route);
+    }
+
+    /// Drops the step's reference to a link.
+    pub(crate) fn forget_link(&self, link: &Arc<Outbound>) {
+        self.pushes.forget(link);
     }
 
     /// Sends a value over a link; if too many bytes are in flight, stores the value and offers it to the

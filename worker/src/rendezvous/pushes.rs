@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct Pushes {
     /// Set when a frame was posted to one of `links` and that link has not been flushed since.
     needs_flush: AtomicBool,
-    links: Mutex<UsedLinks>,
+    used: Mutex<UsedLinks>,
     pending: Mutex<PendingKeys>,
     /// The routes to the tasks that receive values of the step.
     receivers: OnceLock<Arc<[Arc<Route>]>>,
@@ -25,10 +25,9 @@ pub(super) struct Pushes {
 /// The links to which a step has posted frames.
 #[derive(Debug, Default)]
 struct UsedLinks {
-    /// The links whose end cancels the step.
-    needed: Vec<Arc<Outbound>>,
-    /// The links whose receivers need no more of the step's frames.
-    released: Vec<Arc<Outbound>>,
+    links: Vec<Arc<Outbound>>,
+    /// The routes to tasks that need no more of the step's values. The end of their links does not cancel the step.
+    released: Vec<Arc<Route>>,
 }
 
 /// The keys of values that wait for a link.
@@ -135,9 +134,9 @@ impl Pushes {
     /// cancelled if the link breaks: frames in flight may be lost.
     fn post_over<T>(&self, link: &Arc<Outbound>, post: impl FnOnce() -> T) -> T {
         {
-            let links = &mut *self.links.lock();
-            if !links.needed.iter().chain(&links.released).any(|known| Arc::ptr_eq(known, link)) {
-                links.needed.push(link.clone());
+            let links = &mut *self.used.lock();
+            if !links.links.iter().any(|known| Arc::ptr_eq(known, link)) {
+                links.links.push(link.clone());
             }
         }
         let posted = post();
@@ -148,23 +147,29 @@ impl Pushes {
     /// Flushes the links that have unflushed frames.
     pub(super) fn flush(&self) {
         if self.needs_flush.load(Ordering::Relaxed) && self.needs_flush.swap(false, Ordering::AcqRel) {
-            let links = self.links.lock();
-            links.needed.iter().chain(&links.released).for_each(|link| link.flush());
+            self.used.lock().links.iter().for_each(|link| link.flush());
         }
     }
 
-    /// Returns whether the end of a link cancels the step, because frames that the step has posted to it may be lost.
-    pub(super) fn needs(&self, link: &Arc<Outbound>) -> bool {
-        self.links.lock().needed.iter().any(|known| Arc::ptr_eq(known, link))
+    /// Returns whether the end of a route's link cancels the step, because frames that the step has posted to it may be
+    /// lost.
+    pub(super) fn needs(&self, route: &Arc<Route>, link: &Arc<Outbound>) -> bool {
+        let used = self.used.lock();
+        !used.released.iter().any(|known| Arc::ptr_eq(known, route))
+            && used.links.iter().any(|known| Arc::ptr_eq(known, link))
     }
 
-    /// Makes the end of a link harmless to the step, also after the step posts further frames to the link.
-    pub(super) fn release(&self, link: &Arc<Outbound>) {
-        let links = &mut *self.links.lock();
-        links.needed.retain(|known| !Arc::ptr_eq(known, link));
-        if !links.released.iter().any(|known| Arc::ptr_eq(known, link)) {
-            links.released.push(link.clone());
+    /// Makes the end of a route's links harmless to the step, also of links that come up later.
+    pub(super) fn release(&self, route: &Arc<Route>) {
+        let used = &mut *self.used.lock();
+        if !used.released.iter().any(|known| Arc::ptr_eq(known, route)) {
+            used.released.push(route.clone());
         }
+    }
+
+    /// Drops the step's reference to a link.
+    pub(super) fn forget(&self, link: &Arc<Outbound>) {
+        self.used.lock().links.retain(|known| !Arc::ptr_eq(known, link));
     }
 
     /// Adds the key of a value that waits for a link. From time to time, keys whose values were fetched are

@@ -363,7 +363,7 @@ impl Drop for OutboundCleanup {
         self.link.close();
         if let Some(worker) = self.link_table.worker().upgrade() {
             worker.steps.for_each(|step| {
-                if step.rendezvous.needs_link(&self.link) {
+                if step.rendezvous.needs_link(&self.route, &self.link) {
                     step.cancel(self.link.broken_error());
                 }
             });

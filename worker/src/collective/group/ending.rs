@@ -62,6 +62,8 @@ impl Group {
     /// they have received this member's messages.
     pub fn leave(&self) {
         let reason = Error::new(Code::Cancelled, format!("this member leaves the group '{}'", self.name));
+        // From here on, the end of a connection concerns only the member at its other end.
+        self.others().for_each(|peer| self.release_route(peer));
         let is_alive = {
             let mut state = self.state.lock();
             state.is_leaving = true;
@@ -69,7 +71,6 @@ impl Group {
         };
         if is_alive {
             for peer in self.others() {
-                self.release_link(peer);
                 // A member that is lost or has left does not need the message.
                 let _ = self.post(peer, &Envelope::new(Kind::Leaving, 0), None);
             }
@@ -101,19 +102,22 @@ impl Group {
             (state.calls.leave(peer), direct)
         };
         // The member closes its connections as soon as it has the acknowledgement.
-        self.release_link(peer);
+        self.release_route(peer);
         // A member whose connection has broken meanwhile needs no acknowledgement.
         let _ = self.post(peer, &Envelope::new(Kind::Acknowledged, 0), None);
         self.rendezvous().flush();
+        if let Some(link) = self.route(peer).and_then(|route| route.link()) {
+            self.rendezvous().forget_link(&link);
+        }
         self.acknowledged.notify_all();
         receivers.into_iter().for_each(|receive| receive(Err(error.clone())));
         direct.into_iter().for_each(|finish| finish(Err(error.clone())));
     }
 
-    /// Makes the end of the link to a member harmless to the group.
-    fn release_link(&self, peer: usize) {
-        if let Some(link) = self.route(peer).and_then(|route| route.link()) {
-            self.rendezvous().release_link(&link);
+    /// Makes the end of the links to a member harmless to the group.
+    fn release_route(&self, peer: usize) {
+        if let Some(route) = self.route(peer) {
+            self.rendezvous().release_route(&route);
         }
     }
 
