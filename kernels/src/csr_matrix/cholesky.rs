@@ -199,10 +199,9 @@ mod tests {
         let order = ordering(&rows);
         let product = factor(&rows, &order, 0)?;
         let mut dense = vec![vec![0.0; rows.rows]; rows.rows];
-        for row in 0..rows.rows {
-            let range = product.pointers[row] as usize..product.pointers[row + 1] as usize;
-            for i in range {
-                dense[row][product.columns[i] as usize] = product.values[i];
+        for (entries, pointers) in dense.iter_mut().zip(product.pointers.windows(2)) {
+            for i in pointers[0] as usize..pointers[1] as usize {
+                entries[product.columns[i] as usize] = product.values[i];
             }
         }
         for a in 0..rows.rows {
