@@ -17,6 +17,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// The time between two checks whether a waiting caller's step has been cancelled.
+const CANCELLATION_POLL: Duration = Duration::from_millis(200);
+
 /// The time after which rows are dropped that nobody has collected.
 const KEPT: Duration = Duration::from_secs(600);
 
@@ -238,7 +241,10 @@ impl Exchange {
         let (exchange, waiting) = (self.clone(), answer.clone());
         let wait = move || {
             let mut state = exchange.state.lock();
-            while !waiting.is_given() && !exchange.ended.wait_until(&mut state, until).timed_out() {}
+            // The step of the caller may be cancelled without a notice.
+            while !waiting.is_given() && Instant::now() < until {
+                exchange.ended.wait_until(&mut state, until.min(Instant::now() + CANCELLATION_POLL));
+            }
             state.collections.retain(|collection| !Arc::ptr_eq(&collection.answer, &waiting));
             drop(state);
             let late = "Batched data did not arrive within timeout window.";

@@ -284,7 +284,8 @@ impl Convolution {
             invalid!("All elements of explicit_padding must be non-negative, got {before} and {after}");
         }
         let padded = images + before + after;
-        let output = (padded - window) / step + 1;
+        // A window beyond the padded input by less than a step leaves no output.
+        let output = (padded - window + step) / step;
         let Ok(output) = usize::try_from(output) else {
             invalid!("Expected shape dimensions to be non-negative, got {output}");
         };

@@ -265,14 +265,12 @@ impl ExchangedState for CacheWriter {
     fn exchange(&mut self, exchange: &mut StateExchange<'_>) -> Result<()> {
         if !exchange.is_restoring() {
             self.close_part()?;
-            self.is_saved = true;
         }
+        // The state refers to the parts, so their files stay, also if restoring fails.
+        self.is_saved = true;
         exchange.value(&mut self.part)?;
         exchange.value(&mut self.next)?;
         exchange.input(&mut self.input)?;
-        if exchange.is_restoring() && self.input.is_some() {
-            self.is_saved = true;
-        }
         if self.input.is_some() || self.part > 0 { Ok(()) } else { Err(mismatch()) }
     }
 }

@@ -52,8 +52,18 @@ impl IndexMapState {
             };
             self.pulled += 1;
             if self.pulled > index {
-                self.current = self.map.call(pull, element)?;
+                match self.map.call(pull, element) {
+                    Ok(current) => self.current = current,
+                    // No later output may have the rows of the element before.
+                    Err(error) => {
+                        (self.input, self.current) = (None, Element::new());
+                        return Err(error);
+                    }
+                }
             }
+        }
+        if self.current.is_empty() {
+            return Ok(None);
         }
         self.count += 1;
         let row = |tensor: &graph::Tensor| {

@@ -50,9 +50,14 @@ pub(crate) fn saved(input: Arc<Dataset>, save: Save) -> Result<Arc<Dataset>> {
         let mut writer = Some(SaveWriter::start(&save, &inner, ctx)?);
         from_fn("SaveV2", move |pull| {
             let element = iterator.next(pull)?;
-            match (&element, &mut writer) {
-                (Some(element), Some(writer)) => writer.add(element, pull)?,
-                _ => writer.take().map_or(Ok(()), SaveWriter::finish)?,
+            // After an error the files stay marked as incomplete.
+            let Some(mut open) = writer.take() else { return Ok(element) };
+            match &element {
+                Some(element) => {
+                    open.add(element, pull)?;
+                    writer = Some(open);
+                }
+                None => open.finish()?,
             }
             Ok(element)
         })
