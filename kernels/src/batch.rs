@@ -3,6 +3,7 @@
 mod unbatch;
 
 use crate::numeric::philox::entropy;
+use crate::numeric::scratch::check_scratch;
 use crate::objects::batcher::{BatchLimits, BatchTask, Batcher, RunBatch};
 use crate::objects::rows;
 use device::function::Function;
@@ -16,6 +17,9 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The size of an element that is an object, such as a string, without its contents, bytes.
+const OBJECT: usize = 32;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("BatchFunction", &[], batch_function),
@@ -302,6 +306,10 @@ fn joined_arguments(
             Some(filled) if padded > rows => {
                 let (from, dims) = (parts[filled], parts[filled].shape());
                 let row = Shape::new(&[&[1], &dims[1..]].concat())?;
+                let elements = row.num_elements().saturating_mul(padded);
+                // The rows, a reference to each, and for objects a reference to each element.
+                check_scratch::<u8>(elements.saturating_mul(from.dtype().size().unwrap_or(OBJECT)))?;
+                check_scratch::<&Tensor>(padded)?;
                 Some(rows::elements(from, 0, row.num_elements(), row)?)
             }
             _ => None,

@@ -1,6 +1,7 @@
 //! Kernels of clusters: the nearest centers of points, and initial centers.
 
 use crate::numeric::philox::{Philox, PhiloxWords};
+use crate::numeric::scratch::check_scratch;
 use crate::random::distribution::unit_f32;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef};
@@ -46,6 +47,7 @@ fn nearest(ctx: &mut KernelContext<'_>) -> Result<()> {
     if k > 0 {
         let out = indices.values_mut::<i64>()?.chunks_exact_mut(k);
         let out = out.zip(distances.values_mut::<f32>()?.chunks_exact_mut(k));
+        check_scratch::<(f32, usize)>(count)?;
         let mut ranked: Vec<(f32, usize)> = Vec::with_capacity(count);
         for (row, (indices, distances)) in out.enumerate() {
             ctx.check_cancelled()?;
@@ -181,6 +183,8 @@ fn initial_centers(ctx: &mut KernelContext<'_>) -> Result<()> {
         Ok(retries) => retries.saturating_add(1),
         Err(_) => 3 + (count as f64).ln() as usize,
     };
+    // A distance and half of a square norm for each point.
+    check_scratch::<[f32; 2]>(rows)?;
     let mut centers = Centers::new(points, rows, width, seed);
     for _ in 0..count {
         ctx.check_cancelled()?;

@@ -3,19 +3,20 @@
 mod cholesky;
 mod matrix;
 
+use crate::linalg::FRACTIONS;
 use crate::linalg::matrix::{read, write};
 use crate::numeric::dispatch::{COMPLEX, dispatch};
 use crate::numeric::scalar::Arithmetic;
+use crate::numeric::scratch::check_scratch;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Result, invalid};
 use graph::DType::{self, Complex64, Complex128, Double, Float};
 use graph::{Element, Shape, Tensor};
-use matrix::{CsrMatrix, NewMatrix, Rows};
+use matrix::{CsrMatrix, NewMatrix, Rows, check_sizes};
 use num_complex::Complex;
 use std::sync::Arc;
 
 const TYPED: &[(&str, &[DType])] = &[("type", &[Float, Double, Complex64, Complex128])];
-const ELEMENTS: &[(&str, &[DType])] = &[("T", &[Float, Double, Complex64, Complex128])];
 
 /// Evaluates an expression with `$T` as the Rust type of the entries.
 macro_rules! fractions {
@@ -25,12 +26,12 @@ macro_rules! fractions {
     };
 }
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("SparseTensorToCSRSparseMatrix", ELEMENTS, |_| Kernel::sync(of_sparse)),
+    KernelDef::of("SparseTensorToCSRSparseMatrix", FRACTIONS, |_| Kernel::sync(of_sparse)),
     KernelDef::of("CSRSparseMatrixToSparseTensor", TYPED, |init| {
         let dtype = init.attr("type")?;
         Kernel::sync(move |ctx| to_sparse(ctx, dtype))
     }),
-    KernelDef::of("DenseToCSRSparseMatrix", ELEMENTS, |_| Kernel::sync(of_dense)),
+    KernelDef::of("DenseToCSRSparseMatrix", FRACTIONS, |_| Kernel::sync(of_dense)),
     KernelDef::of("CSRSparseMatrixToDense", TYPED, |init| {
         let dtype = init.attr("type")?;
         Kernel::sync(move |ctx| fractions!(dtype, T => to_dense::<T>(ctx)))
@@ -44,7 +45,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let (dtype, conjugates): (DType, bool) = (init.attr("type")?, init.attr("conjugate")?);
         Kernel::sync(move |ctx| fractions!(dtype, T => transpose::<T>(ctx, conjugates)))
     }),
-    KernelDef::of("SparseMatrixMatMul", ELEMENTS, |init| {
+    KernelDef::of("SparseMatrixMatMul", FRACTIONS, |init| {
         let dtype = init.attr("T")?;
         let factors = Factors::of(init)?;
         let (transposes, conjugates) = (init.attr("transpose_output")?, init.attr("conjugate_output")?);
@@ -219,6 +220,7 @@ fn count_entries(ctx: &mut KernelContext<'_>) -> Result<()> {
 
 /// Returns a matrix's transpose, in which each row has its entries in the order of the columns.
 fn transposed<T: Copy>(matrix: &Rows<'_, T>, of_entry: impl Fn(T) -> T) -> Result<NewMatrix<T>> {
+    check_scratch::<usize>(matrix.columns + 1)?;
     let mut counts = vec![0usize; matrix.columns + 1];
     for row in 0..matrix.rows {
         matrix.row(row).for_each(|(column, _)| counts[column + 1] += 1);
@@ -241,6 +243,7 @@ fn transposed<T: Copy>(matrix: &Rows<'_, T>, of_entry: impl Fn(T) -> T) -> Resul
 fn transpose<T: Element + Arithmetic>(ctx: &mut KernelContext<'_>, conjugates: bool) -> Result<()> {
     let matrix = matrix_input(ctx, 0, Some(T::DTYPE))?;
     let [_, rows, columns] = matrix.extents();
+    check_sizes(&matrix.sizes_with(columns, rows))?;
     let entry = |value: T| if conjugates { value.conjugated() } else { value };
     let all = matrix.matrices::<T>()?.iter().map(|of| transposed(of, entry)).collect::<Result<Vec<_>>>()?;
     let transposed = CsrMatrix::of(&matrix.sizes_with(columns, rows), all)?;
@@ -359,15 +362,17 @@ fn multiply_sparse<T: Element + Arithmetic>(ctx: &mut KernelContext<'_>, factors
     for (i, input) in inputs.iter().enumerate() {
         let entry = |value: T| if factors.conjugates[i] { value.conjugated() } else { value };
         given.push(if factors.transposes[i] {
+            let [_, rows, columns] = input.extents();
+            check_sizes(&input.sizes_with(columns, rows))?;
             let all = input.matrices::<T>()?;
             let all = all.iter().map(|of| transposed(of, entry)).collect::<Result<Vec<_>>>()?;
-            let [_, rows, columns] = input.extents();
             Arc::new(CsrMatrix::of(&input.sizes_with(columns, rows), all)?)
         } else {
             input.clone()
         });
     }
     let mut products = Vec::with_capacity(a.extents()[0]);
+    check_scratch::<(T, usize)>(columns)?;
     let mut sums = vec![T::ZERO; columns];
     let mut marks = vec![usize::MAX; columns];
     for (a, b) in given[0].matrices::<T>()?.iter().zip(&given[1].matrices::<T>()?) {

@@ -1,5 +1,6 @@
 //! Kernels of the debugger: they write a watched tensor, or numbers about it, to the debug URLs of their node.
 
+use crate::numeric::dispatch::PLAIN;
 use crate::numeric::dispatch::{REALS, dispatch};
 use crate::objects::debug_dump::{DumpTarget, Watched};
 use crate::objects::io::blocking;
@@ -32,7 +33,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(Observation::of(summary.tensor(dtype)?, !is_muted))
         })
     }),
-    KernelDef::of("DebugNumericSummaryV2", &[("T", REALS_AND_BOOL), ("output_dtype", WIDE)], summary_v2),
+    KernelDef::of("DebugNumericSummaryV2", &[("T", PLAIN), ("output_dtype", WIDE)], summary_v2),
     KernelDef::of("DebugGradientIdentity", &[], |_| Kernel::sync(pass)).brief(),
     KernelDef::of("DebugGradientRefIdentity", &[], |_| Kernel::sync(pass)).brief(),
     KernelDef::of("CheckPinned", &[], |_| {
@@ -43,22 +44,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// The types that `DebugNumericSummaryV2` summarizes.
-const REALS_AND_BOOL: &[DType] = &[
-    DType::Float,
-    DType::Double,
-    DType::Half,
-    DType::BFloat16,
-    DType::Bool,
-    DType::Int8,
-    DType::Int16,
-    DType::Int32,
-    DType::Int64,
-    DType::UInt8,
-    DType::UInt16,
-    DType::UInt32,
-    DType::UInt64,
-];
 const WIDE: &[DType] = &[DType::Float, DType::Double];
 
 /// The largest number that a `tensor_id` may have in an output of 32-bit floats, which represent all integers up to it.

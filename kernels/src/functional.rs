@@ -1,6 +1,7 @@
 //! Kernels that call functions on one device: calls, and control flow whose branches and bodies are functions.
 
 use super::iterator::dataset_thread_kernel;
+use crate::numeric::scratch::check_scratch;
 use crate::objects::dataset::element::{row, stack};
 use device::Device;
 use device::function::Function;
@@ -82,6 +83,7 @@ fn map_defun(init: &KernelInit<'_>) -> Result<Kernel> {
             }
         }
         let count = count.unwrap_or(0);
+        check_scratch::<Vec<Tensor>>(count)?;
         let mut results: Vec<Vec<Tensor>> = Vec::new();
         while results.len() < count {
             let end = (results.len() + CONCURRENT_CALLS).min(count);

@@ -16,7 +16,7 @@ use graph::{Shape, Tensor};
 use matrix::{Entry, Matrix, read, write};
 use num_complex::Complex;
 
-const FRACTIONS: &[(&str, &[DType])] = &[("T", &[Float, Double, Complex64, Complex128])];
+pub(crate) const FRACTIONS: &[(&str, &[DType])] = &[("T", &[Float, Double, Complex64, Complex128])];
 const WITH_HALF: &[(&str, &[DType])] = &[("T", &[Float, Double, Half, Complex64, Complex128])];
 
 /// Defines a kernel whose function is generic over the type of the matrix entries in the computation.

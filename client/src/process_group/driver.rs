@@ -1,6 +1,6 @@
-//! The runtime of a process's groups. One thread at a time drives it: it polls the sockets and runs the tasks. That is
-//! a background thread, and while a thread of the program polls for the end of a short call, this thread: a message
-//! that ends the call then wakes no other thread.
+//! The runtime of a process's groups. One thread at a time drives it: it polls the sockets and runs the tasks. A background
+//! thread does so, except while a thread of the program polls for the end of a short call and drives the runtime itself:
+//! the message that ends the call then wakes no other thread.
 
 use parking_lot::Mutex;
 use std::fmt;
@@ -65,7 +65,7 @@ impl Driver {
             Ok(thread) => Ok(Driver { shared, background: thread.thread().clone() }),
             Err(error) => {
                 let runtime = shared.runtime.lock().take();
-                runtime.into_iter().for_each(let_go);
+                runtime.into_iter().for_each(drop_runtime);
                 Err(error)
             }
         }
@@ -124,7 +124,7 @@ impl Driver {
     /// Ends the runtime: its tasks are dropped.
     pub(super) fn end(&self) {
         let runtime = self.shared.runtime.lock().take();
-        runtime.into_iter().for_each(let_go);
+        runtime.into_iter().for_each(drop_runtime);
         self.shared.release.notify_one();
         self.background.unpark();
     }
@@ -147,7 +147,7 @@ impl Shared {
         }
         runtime.block_on(future);
         drop(polling);
-        let_go(runtime);
+        drop_runtime(runtime);
     }
 
     /// Drives the runtime whenever no thread of the program does, until its end.
@@ -159,7 +159,7 @@ impl Shared {
                 runtime.block_on(self.release.notified());
             }
             self.is_in_background.store(false, Ordering::SeqCst);
-            let_go(runtime);
+            drop_runtime(runtime);
             self.wait_until_unused();
         }
     }
@@ -197,7 +197,7 @@ impl Drop for Polling<'_> {
 }
 
 /// Drops a reference to a runtime. The last one ends the runtime without waiting for blocking tasks.
-fn let_go(runtime: Arc<Runtime>) {
+fn drop_runtime(runtime: Arc<Runtime>) {
     if let Some(runtime) = Arc::into_inner(runtime) {
         runtime.shutdown_background();
     }

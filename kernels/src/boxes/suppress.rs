@@ -1,5 +1,6 @@
 //! Non-maximum suppression: selects boxes by descending score, and drops boxes that overlap an already selected box.
 
+use crate::numeric::scratch::check_scratch;
 use crate::numeric::widen::narrowed;
 use crate::plan::boxes::{
     SuppressionLimits, box_count, check_iou_threshold, check_scores, count, number, rounding, single,
@@ -243,6 +244,7 @@ pub(super) fn combined(ctx: &mut KernelContext<'_>, pads: bool, clips: bool) -> 
     let mut out_boxes = Tensor::zeros(DType::Float, Shape::new(&[batch, length, 4])?)?;
     let mut out_scores = Tensor::zeros(DType::Float, Shape::new(&[batch, length])?)?;
     let mut out_classes = Tensor::zeros(DType::Float, Shape::new(&[batch, length])?)?;
+    check_scratch::<i32>(batch)?;
     let mut valid = Vec::with_capacity(batch);
     let (corners, _) = boxes.values::<f32>()?.as_chunks::<4>();
     let scores = scores.values::<f32>()?;

@@ -76,7 +76,7 @@ fn count(entries: usize) -> Result<i32> {
 }
 
 /// Checks the sizes of matrices, and that there is memory for their row pointers.
-fn check_sizes(sizes: &[usize]) -> Result<()> {
+pub(super) fn check_sizes(sizes: &[usize]) -> Result<()> {
     let batch = if sizes.len() == 3 { sizes[0] } else { 1 };
     let [rows, columns] = [sizes[sizes.len() - 2], sizes[sizes.len() - 1]];
     let bytes = (rows as u128 + 1) * batch as u128 * 4 + batch as u128 * 8;

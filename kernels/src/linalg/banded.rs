@@ -3,6 +3,7 @@
 use super::matrix::{Entry, read};
 use super::set_matrices;
 use crate::numeric::broadcast::Plan;
+use crate::numeric::scratch::check_scratch;
 use crate::plan::linalg::matrices;
 use device::kernel::KernelContext;
 use device::{Result, invalid};
@@ -75,6 +76,7 @@ pub(super) fn solve<F: Entry>(ctx: &mut KernelContext<'_>, lower: bool, adjoint:
     if !diagonals.chunks(size).all(|of| of[main * rows..][..rows].iter().all(is_regular)) {
         invalid!("Input matrix is not invertible.");
     }
+    check_scratch::<F>(plan.shape().num_elements().saturating_mul(rows * columns))?;
     let repeats = plan.repeats();
     let mut values: Vec<F> = Vec::new();
     plan.walk(0, plan.shape().num_elements(), |_, len, [i, j]| {

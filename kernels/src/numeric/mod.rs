@@ -14,6 +14,7 @@ pub mod panel;
 pub mod philox;
 pub mod product;
 pub mod scalar;
+pub(crate) mod scratch;
 pub mod simd;
 pub mod strided;
 pub mod threads;

@@ -49,10 +49,16 @@ fn resize<T: Level>(ctx: &mut KernelContext<'_>, grid: Grid, places: u32) -> Res
         range.set_outputs(ctx, 1);
         return Ok(());
     }
+    let shape = sizes.output_shape()?;
+    if shape.num_elements() == 0 {
+        ctx.set_output(0, build(shape, |_: &mut [T]| Ok(()))?);
+        range.set_outputs(ctx, 1);
+        return Ok(());
+    }
     let (rows, columns) = (taps(0), taps(1));
     let (channels, line) = (sizes.channels, sizes.input[1] * sizes.channels);
     let values = levels::<T>(ctx.input(0)?)?;
-    let out = build(sizes.output_shape()?, |out: &mut [T]| {
+    let out = build(shape, |out: &mut [T]| {
         let mut pixels = out.chunks_exact_mut(channels);
         for image in values.chunks_exact(sizes.input[0] * line) {
             for (row, column) in rows.iter().flat_map(|row| columns.iter().map(move |column| (row, column))) {

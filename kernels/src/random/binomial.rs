@@ -6,6 +6,7 @@ use super::draw::{
     ATTEMPTS, Draw, ReversedGroups, broadcast_shape, doubles, draw_all, place_in, shape_after,
 };
 use crate::numeric::philox::Philox;
+use crate::numeric::scratch::check_scratch;
 use crate::plan::random::{RESERVED, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelInit};
@@ -31,6 +32,7 @@ pub(in super::super) fn binomial(init: &KernelInit<'_>, source: Source) -> Resul
         let each = broadcast_shape(&[counts, chances])?;
         let shape = shape_after(ctx, &source, &each)?;
         let (count_values, chance_values) = (doubles(counts)?, doubles(chances)?);
+        check_scratch::<Binomial>(each.num_elements())?;
         let draws: Vec<Binomial> = (0..each.num_elements())
             .map(|i| {
                 let count = count_values[place_in(counts.shape(), &each, i)];

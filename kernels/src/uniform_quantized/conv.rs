@@ -4,6 +4,7 @@
 use super::dot::Output;
 use super::dynamic::Dynamic;
 use super::scales::{Scaling, check_product, of_factor};
+use crate::numeric::scratch::check_scratch;
 use crate::quantized::level::{build, levels};
 use device::kernel::{KernelContext, KernelInit};
 use device::{Error, Result, invalid};
@@ -387,6 +388,7 @@ pub(super) fn hybrid(ctx: &mut KernelContext<'_>, convolution: &Convolution, rig
     // The elements of an image are those with its index on the batch axis, which may be any axis.
     let images = Scaling { axis: Some(plan.axes.lhs.first), bounds: [0, 0] };
     let image_of = images.slice_of(x.shape());
+    check_scratch::<(f32, Vec<usize>)>(plan.batch)?;
     let mut xs = vec![0f32; values.len()];
     let mut scales = vec![0f32; plan.batch];
     let mut places = vec![Vec::new(); plan.batch];

@@ -312,6 +312,50 @@ fn ops_that_keep_all_elements_share_the_input_buffer() -> Fallible<()> {
     Ok(())
 }
 
+/// Tensors without elements may have axes of any size.
+#[test]
+fn scratch_memory_for_a_huge_axis_is_refused_before_allocation() -> Fallible<()> {
+    let empty = |dims: &[usize]| Tensor::zeros(DType::Float, Shape::new(dims)?);
+    let (long, one) = (1 << 45, 1i64.into());
+    let scalars = |all: &[f32]| all.iter().map(|&value| value.into()).collect::<Vec<Tensor>>();
+    let most = [1i32, 1].map(Tensor::from);
+    let calls = [
+        ("NearestNeighbors", vec![empty(&[1, 0])?, empty(&[long, 0])?, one], vec![]),
+        (
+            "KmeansPlusPlusInitialization",
+            vec![empty(&[long, 0])?, 1i64.into(), 1i64.into(), 1i64.into()],
+            vec![],
+        ),
+        (
+            "CombinedNonMaxSuppression",
+            [vec![empty(&[long, 0, 1, 4])?, empty(&[long, 0, 0])?], most.to_vec(), scalars(&[0.5, 0.5])]
+                .concat(),
+            vec![("pad_per_class", true.into())],
+        ),
+        (
+            "StatelessRandomBinomial",
+            vec![
+                Tensor::try_from([0i64, 1 << 20, 1 << 22])?,
+                Tensor::try_from([1i32, 2])?,
+                Tensor::zeros(DType::Float, Shape::new(&[1 << 20, 1])?)?,
+                Tensor::zeros(DType::Float, Shape::new(&[1, 1 << 22])?)?,
+            ],
+            vec![
+                ("S", DType::Int64.into()),
+                ("Tseed", DType::Int32.into()),
+                ("T", DType::Float.into()),
+                ("dtype", DType::Float.into()),
+            ],
+        ),
+    ];
+    for (op, inputs, attrs) in calls {
+        let error = run_op(op, &inputs, &attrs).err().ok_or(op)?;
+        assert_eq!(error.code(), graph::Code::ResourceExhausted, "{op}: {error}");
+        assert!(error.to_string().contains("scratch memory"), "{op}: {error}");
+    }
+    Ok(())
+}
+
 #[test]
 fn outputs_beyond_memory_are_refused_before_allocation() -> Fallible<()> {
     let huge = Tensor::try_from([1i64 << 45])?;

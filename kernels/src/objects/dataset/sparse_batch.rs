@@ -4,6 +4,7 @@ use super::batch::{batch_size, batches, collect};
 use super::state::InputState;
 use super::transform::{dataset, from_state};
 use super::{Dataset, Element, ElementSpec};
+use crate::numeric::scratch::check_scratch;
 use crate::sparse::carried::serialized_parts;
 use device::{Error, Result};
 use graph::{Code, DType, PartialShape, Shape, Tensor};
@@ -73,7 +74,8 @@ fn sparse_batch(elements: &[Element], row: &[Option<usize>]) -> Result<Tensor> {
     let dims = (0..rank).map(|dim| row[dim].unwrap_or_else(|| largest(dim)));
     let shape: Vec<i64> = std::iter::once(tensors.len()).chain(dims).map(|dim| dim as i64).collect();
     let total: usize = tensors.iter().map(|tensor| tensor.num_elements()).sum();
-    let mut indices = Vec::with_capacity(total.saturating_mul(rank + 1));
+    check_scratch::<i64>(total.saturating_mul(rank + 1))?;
+    let mut indices = Vec::with_capacity(total * (rank + 1));
     for (i, tensor) in tensors.iter().enumerate() {
         let mut at = vec![0i64; rank];
         for _ in 0..tensor.num_elements() {
