@@ -28,7 +28,7 @@ fn mixed_clusters_compute_the_same_as_tensorflow_servers() -> Fallible {
 
 /// Returns the command that runs one script of `tests/clients/own_server.py` under `anabranch run`.
 fn own_server(script: &str, arguments: &[&str]) -> Fallible<Command> {
-    let program = python::script("tests/clients/own_server.py")?;
+    let program = python::process("tests/clients/own_server.py")?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
     command.args(["run", "--server-flag=--threads=2", "--"]).arg(program.get_program());
     command.args(program.get_args()).arg(format!("--script={script}")).args(arguments);

@@ -81,7 +81,7 @@ fn torchrun_runs_the_demo_with_a_worker_for_each_process() -> Fallible {
 
 #[test]
 fn a_tensorflow_program_under_mpiexec_finds_its_cluster() -> Fallible {
-    let program = python::script("tests/clients/launched.py")?;
+    let program = python::process("tests/clients/launched.py")?;
     let mut launch = command(launchers::mpiexec()?)?;
     launch.args(["-n", "2", ANABRANCH, "run", "--"]).arg(program.get_program()).args(program.get_args());
     launch.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));

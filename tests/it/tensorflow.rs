@@ -191,7 +191,7 @@ impl Peers {
         let mut peers = Peers(Vec::new());
         for &(job, task) in tasks {
             let config = serde_json::json!({"cluster": spec, "task": {"type": job, "index": task}});
-            let mut server = python::script("benches/peer/tf_server.py")?;
+            let mut server = python::process("benches/peer/tf_server.py")?;
             server.env("TF_CONFIG", config.to_string());
             peers.0.push(python::start(&mut server)?);
         }
