@@ -139,6 +139,13 @@ impl Barrier {
                 values.shape()
             );
         }
+        if !keys.is_empty() && values.num_elements() == 0 {
+            device::invalid!(
+                "Tensors with no elements are not supported by barrier {}: received shape {}",
+                self.name,
+                values.shape()
+            );
+        }
         let values = rows::split(values)?;
         let declared = &self.shapes[index];
         if let Some(value) = values.iter().find(|value| !declared.accepts(value.shape())) {

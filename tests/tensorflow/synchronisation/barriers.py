@@ -42,6 +42,16 @@ def components_are_joined_by_key(peer):
 
 
 @scenario
+def empty_components_are_refused_unless_no_key_has_them(peer):
+    b = barrier(peer, types=(tf.float32, tf.float32), shapes=None)
+    with peer.session() as s:
+        no_keys = tf.constant([], tf.string)
+        for keys, shape in ([b"a", b"b"], (2, 0)), (no_keys, (0, 2)), (no_keys, (0,)):
+            peer.record(f"{shape}", lambda: s.run(b.insert_many(0, keys, tf.zeros(shape))))
+        peer.record("incomplete", s.run(b.incomplete_size()))
+
+
+@scenario
 def closing_with_cancellation(peer):
     b = barrier(peer)
     with peer.session() as s:
