@@ -5,6 +5,10 @@ from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import kernels
 
 
+# Ops whose kernels only say that they were removed.
+REMOVED = {"ExperimentalLMDBDataset", "LMDBDataset", "LMDBReader"}
+
+
 def registered():
     """Returns the names of all ops in the registry."""
     ops = op_def_pb2.OpList()
@@ -18,5 +22,5 @@ def runs_on_a_cpu(op):
 
 for name in registered():
     # Ops without a Python wrapper are internal to TensorFlow.
-    if not name.startswith("_") and hasattr(tf.raw_ops, name) and runs_on_a_cpu(name):
+    if not name.startswith("_") and name not in REMOVED and hasattr(tf.raw_ops, name) and runs_on_a_cpu(name):
         print(name)
