@@ -148,7 +148,7 @@ fn a_script_of_one_device_trains_on_two_workers_after_four_changed_lines() -> Fa
 }
 
 /// Number of checks in `sessions.py`.
-const SESSION_CHECKS: usize = 15;
+const SESSION_CHECKS: usize = 16;
 
 /// Returns the number of passed checks in a script's output.
 fn checks(output: &str) -> usize {

@@ -465,6 +465,25 @@ def fetched_variable_has_its_value_at_the_end_of_the_step(env):
             session.run(tf.identity(never))
 
 
+@check
+def sends_of_a_graph_reach_its_receives(env):
+    with tf.Session(env.target) as session:
+        incarnations = {device.name: device.incarnation for device in session.list_devices()}
+        x = tf.placeholder(tf.float32, [None])
+        for source, destination in (WORKER % 0, WORKER % 0), (PS, WORKER % 1), (WORKER % 1, PS):
+            incarnation = np.uint64(incarnations[source]).astype(np.int64)
+            key = dict(
+                tensor_name=f"from {source}", send_device=source, recv_device=destination,
+                send_device_incarnation=int(incarnation))
+            with tf.device(source):
+                send = tf.raw_ops.Send(tensor=x * 2.0, **key)
+            with tf.device(destination):
+                received = tf.raw_ops.Recv(tensor_type=tf.float32, **key) + 1.0
+            for values in [1.0], [2.0, 3.0]:
+                result, _ = session.run([received, send], {x: values}, options=tf.RunOptions(timeout_in_ms=60_000))
+                np.testing.assert_array_equal(result, np.multiply(values, 2) + 1)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", required=True, help="grpc:// address of worker 0")
