@@ -24,6 +24,41 @@ pub fn encode(tensor: &Tensor) -> Result<Vec<u8>> {
     Ok(proto.finish())
 }
 
+/// Encodes a tensor as messages like those of [`encode`], each with its part of the elements, and with the type and the
+/// shape of the whole. A part has at most `limit` bytes of elements, or strings whose sizes add up to `limit`; a string is
+/// never divided.
+///
+/// # Errors
+/// `Unimplemented` for resource handles and variants.
+pub fn encode_chunks(tensor: &Tensor, limit: usize) -> Result<Vec<Vec<u8>>> {
+    let mut header = Writer::new();
+    header.int(1, tensor.dtype().number().into());
+    header.message(2, |shape| write_shape(shape, tensor.shape()));
+    if tensor.dtype().size().is_some() {
+        let mut chunks: Vec<Vec<u8>> = Vec::new();
+        for part in tensor.bytes()?.chunks(limit.max(1)) {
+            let mut proto = header.clone();
+            proto.string(4, part);
+            chunks.push(proto.finish());
+        }
+        return Ok(if chunks.is_empty() { vec![header.finish()] } else { chunks });
+    }
+    if tensor.dtype() != DType::String {
+        return Err(Error::unimplemented(format!("a tensor of {} as a message", tensor.dtype())));
+    }
+    let mut chunks = vec![(header.clone(), 0)];
+    for string in tensor.as_strings()? {
+        if chunks.last().is_some_and(|(_, size)| *size > 0 && size + string.len() > limit) {
+            chunks.push((header.clone(), 0));
+        }
+        if let Some((proto, size)) = chunks.last_mut() {
+            proto.bytes(8, string);
+            *size += string.len();
+        }
+    }
+    Ok(chunks.into_iter().map(|(proto, _)| proto.finish()).collect())
+}
+
 /// Encodes a tensor as a message like [`encode`], but with strings in the field for plain bytes: the length of each,
 /// then their bytes.
 ///

@@ -148,6 +148,7 @@ impl Server {
             workers,
             default_config: config.session_config,
             connect_deadline: config.connect_deadline,
+            event_streams: worker.event_streams(),
             kernels: Arc::new(KernelTables),
             evaluator: Arc::new(worker::host_evaluator()),
         });

@@ -1,5 +1,6 @@
 //! Devices: named processors of a task, with their kernels and their resources.
 
+use crate::debug_stream::DebugStreams;
 use crate::device_collectives::DeviceCollectives;
 use crate::error::{Error, Result};
 use crate::kernel::KernelDef;
@@ -24,6 +25,7 @@ pub struct Device {
     resources: Arc<ResourceStore>,
     processor: Arc<dyn Processor>,
     kernels: &'static KernelTable,
+    debug_streams: Option<Arc<dyn DebugStreams>>,
 }
 
 impl Device {
@@ -34,7 +36,7 @@ impl Device {
         kernels: &'static KernelTable,
     ) -> Device {
         let resources = Arc::new(ResourceStore::new(&attributes.name.job));
-        Device { attributes, resources, processor, kernels }
+        Device { attributes, resources, processor, kernels, debug_streams: None }
     }
 
     /// Returns the same device under another name, because a session may know its task by a different name.
@@ -50,6 +52,16 @@ impl Device {
     /// Returns the same device with another processor, such as one that captures the work of kernels.
     pub fn with_processor(&self, processor: Arc<dyn Processor>) -> Device {
         Device { processor, ..self.clone() }
+    }
+
+    /// Returns the same device with the server's streams to debuggers.
+    pub fn with_debug_streams(&self, streams: Arc<dyn DebugStreams>) -> Device {
+        Device { debug_streams: Some(streams), ..self.clone() }
+    }
+
+    /// Returns the server's streams to debuggers; `None` outside a server.
+    pub fn debug_streams(&self) -> Option<&Arc<dyn DebugStreams>> {
+        self.debug_streams.as_ref()
     }
 
     /// Returns the attributes that the cluster knows of the device: name, incarnation, memory limit, description.

@@ -8,7 +8,7 @@ use std::any::Any;
 pub enum Error {
     /// The failure of a node's kernel, or of a function that the kernel called. Clients parse the tag with the node's
     /// name.
-    #[error("{message}\n\t [[{}]]", tag(node, message))]
+    #[error("{message}\n\t {}", tag(node, message))]
     Node { code: Code, node: String, message: String },
 
     /// A failure that is not, or not yet, attributed to a node.
@@ -92,9 +92,14 @@ impl Error {
 }
 
 /// Returns the node's tag in a message. Only the first tag has the form `{{node name}}`, by which clients find the
-/// Python line that created the node.
+/// Python line that created the node. A node of the debugger has no tag, because its name, with a colon, is a tensor's name
+/// to clients, which look for a node in every tag.
 fn tag(node: &str, message: &str) -> String {
-    if message.contains("{{node ") { node.to_owned() } else { format!("{{{{node {node}}}}}") }
+    match node {
+        debug if debug.contains(':') => format!("(node {debug})"),
+        inner if message.contains("{{node ") => format!("[[{inner}]]"),
+        node => format!("[[{{{{node {node}}}}}]]"),
+    }
 }
 
 impl From<checkpoint::Error> for Error {

@@ -6,6 +6,7 @@
 pub mod activity;
 pub mod cancel;
 pub mod collective;
+pub mod debug_stream;
 mod device;
 pub mod device_collectives;
 pub mod error;

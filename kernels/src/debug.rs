@@ -2,20 +2,26 @@
 
 use crate::numeric::dispatch::PLAIN;
 use crate::numeric::dispatch::{REALS, dispatch};
-use crate::objects::debug_dump::{DumpTarget, Watched};
+use crate::objects::debug::{DebugTargets, Trace, TraceFiles, Watched};
 use crate::objects::io::blocking;
+use bytes::Bytes;
 use device::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::Value;
 use device::{Error, Result};
 use graph::{Bool8, Code, DType, Shape, Tensor};
 use num_traits::ToPrimitive;
 use smallvec::smallvec;
+use std::path::Path;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Copy", &[], |_| Kernel::sync(pass)).brief(),
     KernelDef::of("CopyHost", &[], |_| Kernel::sync(pass)).brief(),
     KernelDef::of("DebugIdentity", &[], |init| {
         watch(init, "DebugIdentity", |watched| Ok(Observation { publish: None, output: watched.cloned() }))
+    }),
+    KernelDef::of("DebugIdentityV2", &[], trace),
+    KernelDef::of("DebugIdentityV3", &[], |init| {
+        watch(init, "DebugIdentityV3", |watched| Ok(Observation { publish: None, output: watched.cloned() }))
     }),
     KernelDef::of("DebugNanCount", &[("T", REALS)], |init| {
         watch(init, "DebugNanCount", |watched| {
@@ -153,10 +159,7 @@ fn watch(
     op: &str,
     observe: impl Fn(Option<&Tensor>) -> Result<Observation> + Send + Sync + 'static,
 ) -> Result<Kernel> {
-    let target = DumpTarget::of_node(init, op)?;
-    // The attribute `gated_grpc` disables URLs that are not files. If the node has no URL at all, the op then does
-    // nothing.
-    let is_gated = init.attr::<bool>("gated_grpc")? && target.is_empty();
+    let targets = DebugTargets::of_node(init, op)?;
     let (dtype, output_dtype) = (init.input_type(0), init.output_type(0));
     blocking(move |ctx: &mut AsyncContext| {
         let value = std::mem::take(&mut ctx.inputs[0]);
@@ -165,15 +168,15 @@ fn watch(
             Value::Ref(variable) => variable.lock().clone(),
             other => return Err(Error::internal(format!("a tensor is watched, not {other:?}"))),
         };
-        if is_gated {
+        if targets.are_closed() {
             return Ok(smallvec![Value::Host(Tensor::zeros(output_dtype, Shape::new(&[0])?)?)]);
         }
         let Observation { publish, output } = observe(watched.as_ref())?;
         match publish {
-            None => target.publish(watched.as_ref().map_or(Watched::Uninitialized(dtype), Watched::Value))?,
-            Some(true) => {
-                target.publish(output.as_ref().map_or(Watched::Uninitialized(dtype), Watched::Value))?
-            }
+            None => targets
+                .publish(watched.as_ref().map_or(Watched::Uninitialized(dtype), Watched::Value), &ctx.step)?,
+            Some(true) => targets
+                .publish(output.as_ref().map_or(Watched::Uninitialized(dtype), Watched::Value), &ctx.step)?,
             Some(false) => {}
         }
         let output = match output {
@@ -181,6 +184,33 @@ fn watch(
             None => Tensor::zeros(output_dtype, Shape::new(&[0])?)?,
         };
         Ok(smallvec![Value::Host(output)])
+    })
+}
+
+/// `DebugIdentityV2`: adds the tensor to the files of a run of TensorFlow 2's debugger, and passes it on.
+fn trace(init: &KernelInit<'_>) -> Result<Kernel> {
+    const FILE_SCHEME: &str = "file://";
+    let trace = Trace {
+        context: init.attr("tfdbg_context_id")?,
+        op: init.attr("op_name")?,
+        slot: init.attr("output_slot")?,
+        mode: init.attr("tensor_debug_mode")?,
+        device: init.device.name().to_string(),
+    };
+    let (run, kept) = (init.attr::<String>("tfdbg_run_id")?, init.attr::<i64>("circular_buffer_size")?);
+    let urls = init.attr::<Vec<Bytes>>("debug_urls")?;
+    let files = urls.iter().map(|url| {
+        let url = String::from_utf8_lossy(url);
+        match url.strip_prefix(FILE_SCHEME) {
+            Some(folder) => TraceFiles::open(Path::new(folder), &run),
+            None => Err(Error::internal(format!("Unsupported debug URL schema in: {url}"))),
+        }
+    });
+    let files = files.collect::<Result<Vec<_>>>()?;
+    blocking(move |ctx: &mut AsyncContext| {
+        let watched = ctx.input(0)?.clone();
+        files.iter().try_for_each(|files| files.add(&trace, &watched, kept))?;
+        Ok(smallvec![Value::Host(watched)])
     })
 }
 

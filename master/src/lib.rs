@@ -5,7 +5,7 @@
 mod callables;
 mod cluster;
 mod collective_steps;
-mod debug_metadata;
+mod debug_run;
 mod device_query;
 mod handler;
 mod master;

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use graph::{Code, Graph, TaskName};
 use parking_lot::Mutex;
 use placer::Kernels;
+use proto::event_stream::EventStreams;
 use proto::link::{
     CreateSession, CreatedSession, ExtendSession, ListedDevices, MakeCallable, MasterLink, PartialRunSetup,
     RunCallable, RunCallableOutcome, RunStep, RunStepOutcome, WorkerLink,
@@ -46,6 +47,8 @@ pub struct MasterConfig {
     pub connect_deadline: Duration,
     /// The table of kernels, which gives the device types that can run a node.
     pub kernels: Arc<dyn Kernels + Send + Sync>,
+    /// The streams to debuggers of clients, which the worker of the same task uses too.
+    pub event_streams: Arc<EventStreams>,
     /// The evaluator for constant folding.
     pub evaluator: Arc<dyn graph::ops::Evaluate + Send + Sync>,
 }
@@ -151,6 +154,7 @@ impl Master {
             ignored_options: self.ignored_options.clone(),
             connect_deadline: self.config.connect_deadline,
             master: (self.config.task.to_string().into(), self.incarnation),
+            event_streams: self.config.event_streams.clone(),
             leader: self.leader(named.as_ref()),
         })
     }

@@ -142,6 +142,7 @@ impl Setup {
             address: String::new(),
             default_config: Default::default(),
             connect_deadline: LONG,
+            event_streams: Arc::default(),
             kernels: Arc::new(AnyKernel),
             evaluator: Arc::new(NoKernel),
         });

@@ -40,6 +40,9 @@ macro_rules! wire_messages {
 
 include!("generated/wire_messages.rs");
 
+// The reply of a service that is no server's, with requests that are encoded elsewhere.
+wire_messages! { crate::pb::EventReply, }
+
 /// Encodes messages of type `T` and decodes messages of type `U`.
 pub struct MessageCodec<T, U>(PhantomData<fn(T) -> U>);
 

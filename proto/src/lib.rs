@@ -13,6 +13,7 @@ pub mod codec;
 pub mod convert;
 pub mod deadline;
 mod epoch;
+pub mod event_stream;
 pub mod fields;
 pub mod grpc;
 pub mod link;

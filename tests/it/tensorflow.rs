@@ -240,7 +240,7 @@ fn the_debugger_of_a_client_sees_the_tensors_and_costs_of_all_tasks() -> Fallibl
     let cluster = Cluster::start(&[("ps", 1), ("worker", 1)])?;
     let mut client = python::script("tests/tensorflow/debugger.py")?;
     let output = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
-    assert_eq!(checks(&output), 6, "{output}");
+    assert_eq!(checks(&output), 12, "{output}");
     Ok(())
 }
 

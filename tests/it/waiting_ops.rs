@@ -12,9 +12,6 @@ use std::sync::Arc;
 const FILE_OPS: &[&str] = &[
     "CloseSummaryWriter",
     "CreateSummaryFileWriter",
-    "DebugIdentity",
-    "DebugNanCount",
-    "DebugNumericSummary",
     "FileSystemSetConfiguration",
     "FlushSummaryWriter",
     "GenerateVocabRemapping",

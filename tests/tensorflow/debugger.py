@@ -1,14 +1,22 @@
 """TensorFlow's debugger (tfdbg) on a cluster of one ps and one worker: dumps of watched tensors, and measured costs."""
 import argparse
+import collections
+import contextlib
+import functools
 import glob
 import json
 import os
+import socket
 import tempfile
+import threading
+import time
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from tensorflow.python.debug.lib import debug_data, debug_utils
-from tensorflow.python.debug.wrappers import dumping_wrapper, hooks
+from tensorflow.core.debug import debug_service_pb2
+from tensorflow.core.protobuf import debug_event_pb2
+from tensorflow.python.debug.lib import debug_data, debug_utils, grpc_debug_server
+from tensorflow.python.debug.wrappers import dumping_wrapper, grpc_wrapper, hooks
 
 from session_checks import Checks, fails
 
@@ -124,8 +132,10 @@ def what_cannot_be_written_is_an_error_that_says_why(env):
     with tf.Session(env.target) as session:
         with fails(tf.errors.OpError, f"{file}/"):
             session.run(y, options=watching("y", ["DebugIdentity"], f"file://{file}/below"))
-        with fails(tf.errors.UnimplementedError, "grpc://localhost:1", "file://"):
-            session.run(y, options=watching("y", ["DebugIdentity"], "grpc://localhost:1"))
+        with fails(tf.errors.InternalError, "Invalid debug target URL: http://localhost:1"):
+            session.run(y, options=watching("y", ["DebugIdentity"], "http://localhost:1"))
+        with fails(tf.errors.FailedPreconditionError, "grpc://localhost:1/a: it cannot be reached"):
+            session.run(y, options=watching("y", ["DebugIdentity"], "grpc://localhost:1/a"))
         url = f"file://{env.folder}/others"
         with fails(tf.errors.FailedPreconditionError, "Failed to create debug node DebugNanCount for tensor text:0"):
             session.run(text, options=watching("text", ["DebugNanCount"], url))
@@ -137,6 +147,199 @@ def what_cannot_be_written_is_an_error_that_says_why(env):
             session.run(y, options=watching("y", ["DebugNumericSummary(q=1)"], url))
         # The session goes on, and the same step without watches writes nothing.
         assert session.run(y) == [2]
+
+
+class Debugger(grpc_debug_server.EventListenerBaseServicer):
+    """A debugger of TensorFlow's Python library, which keeps all that it gets."""
+
+    def __init__(self):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        super().__init__(port, functools.partial(DebuggerStream, self))
+        self.url = f"grpc://localhost:{port}"
+        self.metadata, self.graphs, self.values = [], {}, collections.defaultdict(list)
+        # A breakpoint's reply waits for `released`.
+        self.reached, self.released = threading.Event(), threading.Event()
+
+    def values_of(self, tensor, count):
+        """Returns the values of a tensor when `count` have come; tasks send them while the step ends."""
+        values = self.values[f"{tensor}:DebugIdentity"]
+        end = time.monotonic() + 60
+        while len(values) < count:
+            assert time.monotonic() < end, (tensor, len(values))
+            time.sleep(0.01)
+        return values
+
+
+class DebuggerStream(grpc_debug_server.EventListenerBaseStreamHandler):
+    def __init__(self, debugger):
+        super().__init__()
+        self.debugger = debugger
+
+    def on_core_metadata_event(self, event):
+        self.debugger.metadata.append(json.loads(event.log_message.message))
+
+    def on_graph_def(self, graph_def, device_name, wall_time):
+        self.debugger.graphs[tf.compat.as_str(device_name)] = graph_def
+
+    def on_value_event(self, event):
+        name = event.summary.value[0].node_name
+        self.debugger.values[name].append(debug_data.load_tensor_from_event(event))
+        if name in {f"{node}:{slot}:{op}" for node, slot, op in self.debugger.breakpoints}:
+            self.debugger.reached.set()
+            assert self.debugger.released.wait(60)
+            return debug_service_pb2.EventReply()
+
+
+@contextlib.contextmanager
+def running_debugger():
+    debugger = Debugger()
+    debugger.run_server(blocking=False)
+    try:
+        yield debugger
+    finally:
+        debugger.released.set()
+        debugger.server.stop(0).wait()
+
+
+@check
+def a_debugger_gets_the_tensors_and_graphs_of_both_tasks(env):
+    v, _, z = model()
+    with running_debugger() as debugger, tf.Session(env.target) as session:
+        wrapped = grpc_wrapper.GrpcDebugWrapperSession(session, debugger.url.removeprefix("grpc://") + "/a/path")
+        wrapped.run(v.initializer)
+        wrapped.run(z)
+        wrapped.run(z)
+        np.testing.assert_array_equal(debugger.values_of("y:0", 2), [[3, 6]] * 2)
+        np.testing.assert_array_equal(debugger.values_of("v/read:0", 2), [[1, 2]] * 2)
+    assert [m["grpc_path"] for m in debugger.metadata] == ["/a/path"] * 3, debugger.metadata
+    assert [m["session_run_index"] for m in debugger.metadata] == [0, 0, 1], debugger.metadata
+    assert debugger.metadata[1]["output_names"] == ["z:0"]
+    assert set(debugger.graphs) == DEVICES, set(debugger.graphs)
+
+
+@check
+def large_tensors_reach_a_debugger_whole(env):
+    with tf.device("/job:ps/task:0"):
+        x = tf.range(3_000_000, name="x")
+        words = tf.tile(tf.constant(["a" * 1000, "b"]), [4000], name="words")
+    fetches = tf.reduce_sum(x), tf.reduce_sum(tf.strings.length(words))
+    with running_debugger() as debugger, tf.Session(env.target) as session:
+        options = tf.RunOptions()
+        for node in "x", "words":
+            debug_utils.add_debug_tensor_watch(options, node, 0, debug_urls=[debugger.url])
+        session.run(fetches, options=options)
+        session.run(fetches)
+        (large,), (strings,) = debugger.values_of("x:0", 1), debugger.values_of("words:0", 1)
+    np.testing.assert_array_equal(large, np.arange(3_000_000))
+    assert strings.shape == (8000,) and strings[0] == b"a" * 1000 and strings[-1] == b"b"
+
+
+@check
+def a_debugger_opens_and_closes_gates_and_stops_steps(env):
+    _, _, z = model()
+    gated = "DebugIdentity(gated_grpc=true)"
+    watch = "y", 0, "DebugIdentity"
+    with running_debugger() as debugger, tf.Session(env.target) as session:
+        session.run(tf.global_variables_initializer())
+
+        def values_of_a_run():
+            debugger.values.clear()
+            session.run(z, options=watching("y", [gated], debugger.url))
+            return len(debugger.values["y:0:DebugIdentity"])
+
+        assert values_of_a_run() == 0
+        assert set(debugger.gated_grpc_debug_watches()) == {watch}
+        debugger.request_watch(*watch)
+        assert values_of_a_run() == 1
+        debugger.request_watch(*watch, breakpoint=True)
+        step = threading.Thread(target=values_of_a_run)
+        step.start()
+        assert debugger.reached.wait(60)
+        step.join(0.5)
+        assert step.is_alive()
+        debugger.released.set()
+        step.join(60)
+        assert not step.is_alive()
+        debugger.request_unwatch(*watch)
+        assert values_of_a_run() == 0
+        # A deadline ends a step at a breakpoint.
+        debugger.released.clear()
+        debugger.request_watch(*watch, breakpoint=True)
+        options = watching("y", [gated], debugger.url)
+        options.timeout_in_ms = 2000
+        with fails(tf.errors.DeadlineExceededError):
+            session.run(z, options=options)
+        debugger.released.set()
+        np.testing.assert_allclose(session.run(z), [-np.inf, np.log(3)])
+
+
+@check
+def a_debugger_that_ends_fails_the_step_and_not_the_session(env):
+    _, _, z = model()
+    with tf.Session(env.target) as session:
+        session.run(tf.global_variables_initializer())
+        with running_debugger() as debugger:
+            # The tasks send their graphs. From now on, the master's task alone gets replies.
+            session.run(z, options=watching("y", ["DebugIdentity"], debugger.url))
+            debugger.request_watch("y", 0, "DebugIdentity", breakpoint=True)
+            errors = []
+
+            def run():
+                try:
+                    session.run(z, options=watching("y", ["DebugIdentity"], debugger.url))
+                except tf.errors.OpError as error:
+                    errors.append(error)
+
+            step = threading.Thread(target=run)
+            step.start()
+            assert debugger.reached.wait(60)
+            debugger.server.stop(0)
+            step.join(60)
+        (error,) = errors
+        assert isinstance(error, tf.errors.FailedPreconditionError) and debugger.url in str(error), error
+        np.testing.assert_allclose(session.run(z), [-np.inf, np.log(3)])
+
+
+@check
+def traces_of_the_newer_debugger_are_written_to_its_files(env):
+    x = tf.constant([1.0, 2.0])
+
+    def traced(folder, kept):
+        url = f"file://{env.folder}/{folder}"
+        return tf.raw_ops.DebugIdentityV2(
+            input=x, tfdbg_context_id="graph", op_name="x", output_slot=0, tensor_debug_mode=8, debug_urls=[url],
+            circular_buffer_size=kept, tfdbg_run_id="run")
+
+    all_kept, newest = traced("all", 0), traced("newest", 2)
+    with tf.Session(env.target) as session:
+        for _ in range(3):
+            np.testing.assert_array_equal(session.run([all_kept, newest]), [[1, 2], [1, 2]])
+    for folder, count in ("all", 3), ("newest", 2):
+        records = {}
+        for path in glob.glob(f"{env.folder}/{folder}/tfdbg_events.*"):
+            events = [debug_event_pb2.DebugEvent.FromString(r) for r in tf.io.tf_record_iterator(path)]
+            records[path.rsplit(".", 1)[1]] = events
+        assert len(records) == 6, records
+        assert records["metadata"][0].debug_metadata.tfdbg_run_id == "run"
+        traces = [event.graph_execution_trace for event in records["graph_execution_traces"]]
+        assert len(traces) == count, traces
+        assert traces[0].op_name == "x" and traces[0].tensor_debug_mode == 8 and "CPU:0" in traces[0].device_name
+        np.testing.assert_array_equal(tf.make_ndarray(traces[0].tensor_proto), [1, 2])
+
+
+@check
+def inputs_of_nodes_are_written_to_folders_of_steps(env):
+    x = tf.constant([1.0, 2.0])
+    y = tf.raw_ops.DebugIdentityV3(
+        input=x, tensor_name="x:0", io_of_node="scope/node", is_input=True, io_index=2,
+        debug_urls=[f"file://{env.folder}/ports"])
+    with tf.Session(env.target) as session:
+        session.run(y)
+    (path,) = glob.glob(f"{env.folder}/ports/node-io-dump/step-*/*")
+    assert os.path.basename(path).startswith("scope-node:in:2_"), path
+    np.testing.assert_array_equal(debug_data.load_tensor_from_event_file(path), [1, 2])
 
 
 @check

@@ -2,6 +2,7 @@
 
 use crate::gpus;
 use device::Device;
+use device::debug_stream::DebugStreams;
 use device::gpu_options::{GpuOptions, GpuSelection};
 use graph::{Code, DeviceAttributes, DeviceName, TaskName};
 use proto::Status;
@@ -58,6 +59,11 @@ impl Devices {
             Arc::new(device.renamed(DeviceName::new(task, device_type, *id)))
         };
         Devices(self.0.iter().map(renamed).collect())
+    }
+
+    /// Returns these devices with the streams of their server to debuggers.
+    pub(crate) fn with_debug_streams(&self, streams: &Arc<dyn DebugStreams>) -> Devices {
+        Devices(self.0.iter().map(|device| Arc::new(device.with_debug_streams(streams.clone()))).collect())
     }
 
     pub(crate) fn attributes(&self) -> Vec<DeviceAttributes> {

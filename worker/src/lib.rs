@@ -7,6 +7,7 @@
 
 mod collective;
 mod config;
+mod debug_streams;
 mod devices;
 mod epochs;
 mod fetch;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use device::Device;
 use graph::ops::lookup;
 use graph::{AttrValue, CONTROL, Code, Edge, Graph, Node, NodeId, Output, Role};
-use kernels::objects::debug_dump::publish_graph;
+use kernels::objects::debug::publish_graph;
 use proto::convert::{DefaultAttrs, graph_to_bytes};
 use proto::{Status, pb};
 use rustc_hash::FxHashMap;
@@ -138,7 +138,7 @@ pub(crate) fn watch(graph: Graph, device: &Device, options: &pb::DebugOptions) -
         .collect();
     let bytes = graph_to_bytes(&watched, DefaultAttrs::Keep)?;
     let name = device.name().to_string();
-    publish_graph(&name, &bytes, urls).map_err(|error| {
+    publish_graph(device, &bytes, urls).map_err(|error| {
         let status = crate::failure(&error);
         Status::new(status.code, format!("{name}: {}", status.message))
     })?;

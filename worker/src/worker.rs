@@ -2,6 +2,7 @@
 
 use crate::collective::Leader;
 use crate::config::WorkerConfig;
+use crate::debug_streams::TaskStreams;
 use crate::devices::Devices;
 use crate::epochs::Epochs;
 use crate::graphs::RegisteredGraph;
@@ -16,6 +17,7 @@ use crate::steps::{StepState, Steps};
 use crate::transfers::Transfers;
 use crate::transport::{LinkTable, LinkedWorker};
 use device::Device;
+use device::debug_stream::DebugStreams;
 use device::gpu_options::{GpuOptions, GpuSelection};
 use device::journal::Journal;
 use device::resource::ResourceStore;
@@ -23,6 +25,7 @@ use device::{Error, Pool, shared_memory};
 use graph::{Code, DeviceAttributes, TaskName};
 use parking_lot::Mutex;
 use proto::channel::Peer;
+use proto::event_stream::EventStreams;
 use proto::grpc::MAX_MESSAGE_SIZE;
 use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
 use proto::pb::ConfigProto;
@@ -56,6 +59,8 @@ pub struct Worker {
     /// The groups of collectives that this task leads.
     pub(crate) leader: Arc<Leader>,
     pub(crate) link_table: Arc<LinkTable>,
+    /// The streams to debuggers of clients.
+    event_streams: Arc<EventStreams>,
     /// The replication state, if the task is replicated.
     primary: Option<Arc<Primary>>,
 }
@@ -84,6 +89,10 @@ impl Worker {
     fn with_device_set(config: WorkerConfig, devices: Devices) -> Result<Arc<Worker>, Status> {
         let runtime = Handle::try_current()
             .map_err(|e| Status::new(Code::FailedPrecondition, format!("a worker needs a runtime: {e}")))?;
+        let event_streams = Arc::<EventStreams>::default();
+        let debug_streams: Arc<dyn DebugStreams> =
+            Arc::new(TaskStreams { streams: event_streams.clone(), runtime: runtime.clone() });
+        let devices = devices.with_debug_streams(&debug_streams);
         let pool = Pool::new(config.threads).map_err(|e| crate::failure(&e))?;
         let primary = match config.replica_address.is_some() {
             true => Some(attach_journal(&config.task, &devices)?),
@@ -120,11 +129,17 @@ impl Worker {
             transfers: Arc::default(),
             leader: Arc::default(),
             link_table,
+            event_streams,
             primary,
             config,
         });
         worker.link_table.set_worker(Arc::downgrade(&worker));
         Ok(worker)
+    }
+
+    /// Returns the streams to debuggers of clients, for a master in this process.
+    pub fn event_streams(&self) -> Arc<EventStreams> {
+        self.event_streams.clone()
     }
 
     /// Returns a link to another task's worker, for a master in this process.

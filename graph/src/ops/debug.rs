@@ -38,6 +38,44 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "DebugIdentityV2",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: type",
+            "tfdbg_context_id: string = ''",
+            "op_name: string = ''",
+            "output_slot: int = -1",
+            "tensor_debug_mode: int = -1",
+            "debug_urls: list(string) = []",
+            "circular_buffer_size: int = 1000",
+            "tfdbg_run_id: string = ''",
+        ],
+        infer: same,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DebugIdentityV3",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: type",
+            "device_name: string = ''",
+            "tensor_name: string = ''",
+            "io_of_node: string = ''",
+            "is_input: bool = false",
+            "io_index: int = -1",
+            "debug_urls: list(string) = []",
+            "gated_grpc: bool = false",
+        ],
+        infer: same,
+        gradient: Gradient::Leaf,
+        traits: Traits { stateful: true, ..WATCHES },
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "DebugNanCount",
         inputs: &["input: T"],
         outputs: &["output: int64"],

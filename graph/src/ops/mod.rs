@@ -247,6 +247,7 @@ const WAITING: &[&str] = &[
     "collective",
     "dataset_function",
     "dataset_query",
+    "debug",
     "iterator",
     "mutex",
     "nccl",

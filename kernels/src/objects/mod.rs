@@ -4,7 +4,7 @@ pub mod accumulator;
 pub mod barrier;
 pub(crate) mod batcher;
 pub mod dataset;
-pub mod debug_dump;
+pub mod debug;
 pub mod escape;
 pub mod event_file;
 pub mod fair_lock;

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use graph::{Code, DeviceAttributes, Graph, TaskName};
 use parking_lot::Mutex;
 use placer::{Kernels, Names};
+use proto::event_stream::EventStreams;
 use proto::link::WorkerLink;
 use proto::{Status, convert, pb};
 use rustc_hash::FxHashMap;
@@ -46,6 +47,8 @@ pub(crate) struct MasterContext {
     pub(crate) connect_deadline: Duration,
     /// The name of the master's task in the server's cluster, and the incarnation of the master.
     pub(crate) master: (Arc<str>, u64),
+    /// The streams to debuggers of clients.
+    pub(crate) event_streams: Arc<EventStreams>,
     /// The link to the task that leads the groups of collectives; `None` if no task does.
     pub(crate) leader: Option<Arc<dyn WorkerLink>>,
 }

@@ -1,8 +1,8 @@
 //! The runs of a session: whole steps, partial runs, and callables.
 
-use super::{Session, closed_by_client, on_blocking_thread};
+use super::{Session, closed_by_client};
 use crate::callables::{self, Callable};
-use crate::debug_metadata::DebugMetadata;
+use crate::debug_run::DebugRun;
 use crate::options::{check_partial, executor_options, requests_costs, watches};
 use crate::partial_run::PartialRun;
 use crate::plan::{Plan, PlanOwner, PlanRequest};
@@ -75,17 +75,23 @@ impl Session {
             ..Default::default()
         };
         let plan = self.cached_plan(signature, requested, deadline).await?;
-        if let Some(watched) = watches(&run.options) {
-            let number = plan.watched_runs.fetch_add(1, Ordering::Relaxed);
-            let file = DebugMetadata::of(&run, watched, number);
-            on_blocking_thread(move || file.write()).await?;
-        }
+        let debug_run = match watches(&run.options) {
+            Some(watched) => {
+                let number = plan.watched_runs.fetch_add(1, Ordering::Relaxed);
+                let streams = &self.context.event_streams;
+                Some(DebugRun::begin(&run, watched, number, streams, self.runtime.clone()).await?)
+            }
+            None => None,
+        };
         let tensors = plan.client_tensors(run.feeds, &run.fetches)?;
         let step =
             Step::begin(plan, self.runtime.clone(), &self.context, &self.step_sequences, deadline).await?;
         let call = StepCall { tensors, options, extent: Extent::Whole, deadline };
         let result = run_call(&step, call, &run.fetches).await;
         step.end(result.as_ref().err(), &self.context).await;
+        if let Some(debug_run) = debug_run {
+            debug_run.end().await;
+        }
         self.retained_steps.retain(step);
         let (values, metadata) = result?;
         Ok(RunStepOutcome { fetches: run.fetches.into_iter().zip(values).collect(), metadata })

@@ -2280,6 +2280,77 @@ pub struct CallableOptions {
     #[prost(bool, tag = "8")]
     pub fetch_skip_sync: bool,
 }
+/// The reply to an event of the stream `/tensorflow.EventListener/SendEvents`. A debugger replies to the metadata of a run,
+/// to each graph, and to the tensors of its breakpoints.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EventReply {
+    #[prost(message, repeated, tag = "1")]
+    pub debug_op_state_changes: ::prost::alloc::vec::Vec<
+        event_reply::DebugOpStateChange,
+    >,
+    /// Unused by TensorFlow.
+    #[prost(message, optional, tag = "2")]
+    pub tensor: ::core::option::Option<TensorProto>,
+}
+/// Nested message and enum types in `EventReply`.
+pub mod event_reply {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct DebugOpStateChange {
+        #[prost(enumeration = "debug_op_state_change::State", tag = "1")]
+        pub state: i32,
+        #[prost(string, tag = "2")]
+        pub node_name: ::prost::alloc::string::String,
+        #[prost(int32, tag = "3")]
+        pub output_slot: i32,
+        #[prost(string, tag = "4")]
+        pub debug_op: ::prost::alloc::string::String,
+    }
+    /// Nested message and enum types in `DebugOpStateChange`.
+    pub mod debug_op_state_change {
+        #[derive(
+            Clone,
+            Copy,
+            Debug,
+            PartialEq,
+            Eq,
+            Hash,
+            PartialOrd,
+            Ord,
+            ::prost::Enumeration
+        )]
+        #[repr(i32)]
+        pub enum State {
+            Unspecified = 0,
+            Disabled = 1,
+            ReadOnly = 2,
+            ReadWrite = 3,
+        }
+        impl State {
+            /// String value of the enum field names used in the ProtoBuf definition.
+            ///
+            /// The values are not transformed in any way and thus are considered stable
+            /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+            pub fn as_str_name(&self) -> &'static str {
+                match self {
+                    Self::Unspecified => "STATE_UNSPECIFIED",
+                    Self::Disabled => "DISABLED",
+                    Self::ReadOnly => "READ_ONLY",
+                    Self::ReadWrite => "READ_WRITE",
+                }
+            }
+            /// Creates an enum from field names used in the ProtoBuf definition.
+            pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+                match value {
+                    "STATE_UNSPECIFIED" => Some(Self::Unspecified),
+                    "DISABLED" => Some(Self::Disabled),
+                    "READ_ONLY" => Some(Self::ReadOnly),
+                    "READ_WRITE" => Some(Self::ReadWrite),
+                    _ => None,
+                }
+            }
+        }
+    }
+}
 /// One device.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DeviceAttributes {

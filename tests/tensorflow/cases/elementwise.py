@@ -52,7 +52,7 @@ def leaky(c):
     yield Call(c.special(), alpha=0.3)
 
 
-@case("Copy", "CopyHost", "DebugIdentity", "DebugNanCount", "DebugNumericSummary")
+@case("Copy", "CopyHost", "DebugIdentity", "DebugIdentityV3", "DebugNanCount", "DebugNumericSummary")
 def watched(c):
     named = {"tensor_name": "x:0"}
     yield Call(c.values(), **named)
@@ -63,7 +63,7 @@ def watched(c):
         yield Call(c.values(), lower_bound=-3.0, upper_bound=2.0, mute_if_healthy=True, **named)
 
 
-@case("DebugGradientIdentity", "DebugGradientRefIdentity")
+@case("DebugGradientIdentity", "DebugGradientRefIdentity", "DebugIdentityV2")
 def of_the_debugger(c):
     for shape in SHAPES:
         yield Call(c.values(shape))
