@@ -31,6 +31,8 @@ pub fn encode(tensor: &Tensor) -> Result<Vec<u8>> {
 /// # Errors
 /// `Unimplemented` for resource handles and variants.
 pub fn encode_chunks(tensor: &Tensor, limit: usize) -> Result<Vec<Vec<u8>>> {
+    /// The bytes before a string: a tag and a length.
+    const FRAMING: usize = 6;
     let mut header = Writer::new();
     header.int(1, tensor.dtype().number().into());
     header.message(2, |shape| write_shape(shape, tensor.shape()));
@@ -48,12 +50,12 @@ pub fn encode_chunks(tensor: &Tensor, limit: usize) -> Result<Vec<Vec<u8>>> {
     }
     let mut chunks = vec![(header.clone(), 0)];
     for string in tensor.as_strings()? {
-        if chunks.last().is_some_and(|(_, size)| *size > 0 && size + string.len() > limit) {
+        if chunks.last().is_some_and(|(_, size)| *size > 0 && size + string.len() + FRAMING > limit) {
             chunks.push((header.clone(), 0));
         }
         if let Some((proto, size)) = chunks.last_mut() {
             proto.bytes(8, string);
-            *size += string.len();
+            *size += string.len() + FRAMING;
         }
     }
     Ok(chunks.into_iter().map(|(proto, _)| proto.finish()).collect())

@@ -5,6 +5,12 @@ use crate::error::Result;
 use std::fmt;
 use std::sync::Arc;
 
+/// Encoded `Event` messages, which are made when they are sent.
+pub type Events = Box<dyn Iterator<Item = Vec<u8>> + Send>;
+
+/// A callback that is called once, when the events are sent or cannot be sent.
+pub type Sent = Box<dyn FnOnce(Result<()>) + Send>;
+
 /// The streams of a server, one a URL.
 pub trait DebugStreams: Send + Sync + fmt::Debug {
     /// Returns the stream to a debugger's URL, `grpc://host:port` with an optional path. It connects at its first event.
@@ -14,21 +20,19 @@ pub trait DebugStreams: Send + Sync + fmt::Debug {
     fn stream(&self, url: &str) -> Result<Arc<dyn DebugStream>>;
 }
 
-/// The stream of events to a debugger. Its calls block.
+/// The stream of events to a debugger.
 pub trait DebugStream: Send + Sync + fmt::Debug {
     /// Returns whether the debugger has enabled a watch, named `node:slot:op`.
     fn is_enabled(&self, watch: &str) -> bool;
 
-    /// Sends a graph as encoded `Event` messages.
+    /// Sends a graph, and blocks until the debugger has replied.
     ///
     /// # Errors
     /// `FailedPrecondition` that names the URL, if the debugger cannot be reached or does not accept the events.
-    fn send_graph(&self, events: Vec<Vec<u8>>) -> Result<()>;
+    fn send_graph(&self, events: Events) -> Result<()>;
 
-    /// Sends the tensor of a watch as encoded `Event` messages, and waits for the debugger's reply if the watch is a
-    /// breakpoint.
-    ///
-    /// # Errors
-    /// Those of [`DebugStream::send_graph`], and the reason of the step's cancellation.
-    fn send_tensor(&self, watch: &str, events: Vec<Vec<u8>>, cancellation: &Cancellation) -> Result<()>;
+    /// Sends the tensor of a watch, and calls `sent` after the debugger's reply if the watch is a breakpoint, else when the
+    /// events wait to be written. The result is an error of [`DebugStream::send_graph`], or the reason of the step's
+    /// cancellation.
+    fn send_tensor(&self, watch: &str, events: Events, cancellation: Arc<Cancellation>, sent: Sent);
 }

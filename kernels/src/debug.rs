@@ -3,7 +3,7 @@
 use crate::numeric::dispatch::PLAIN;
 use crate::numeric::dispatch::{REALS, dispatch};
 use crate::objects::debug::{DebugTargets, Trace, TraceFiles, Watched};
-use crate::objects::io::blocking;
+use crate::objects::io::{begin_on_file_thread, blocking};
 use bytes::Bytes;
 use device::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::Value;
@@ -161,30 +161,46 @@ fn watch(
 ) -> Result<Kernel> {
     let targets = DebugTargets::of_node(init, op)?;
     let (dtype, output_dtype) = (init.input_type(0), init.output_type(0));
-    blocking(move |ctx: &mut AsyncContext| {
-        let value = std::mem::take(&mut ctx.inputs[0]);
-        let watched = match &value {
-            Value::Host(tensor) => Some(tensor.clone()),
-            Value::Ref(variable) => variable.lock().clone(),
-            other => return Err(Error::internal(format!("a tensor is watched, not {other:?}"))),
+    begin_on_file_thread(move |mut ctx: AsyncContext| {
+        let observed = ctx.step.cancellation.check().and_then(|()| {
+            let watched = take_watched(&mut ctx)?;
+            if targets.are_closed() {
+                return Ok((None, empty(output_dtype)?));
+            }
+            let Observation { publish, output } = observe(watched.as_ref())?;
+            let published = match publish {
+                None => Some(watched),
+                Some(is_published) => is_published.then(|| output.clone()),
+            };
+            Ok((published, output.map_or_else(|| empty(output_dtype), Ok)?))
+        });
+        let (published, output) = match observed {
+            Ok(observed) => observed,
+            Err(error) => return ctx.done(Err(error)),
         };
-        if targets.are_closed() {
-            return Ok(smallvec![Value::Host(Tensor::zeros(output_dtype, Shape::new(&[0])?)?)]);
+        let step = ctx.step.clone();
+        let end = move |result: Result<()>| ctx.done(result.map(|()| smallvec![Value::Host(output)]));
+        match &published {
+            None => end(Ok(())),
+            Some(tensor) => {
+                let tensor = tensor.as_ref().map_or(Watched::Uninitialized(dtype), Watched::Value);
+                targets.publish(tensor, &step, Box::new(end));
+            }
         }
-        let Observation { publish, output } = observe(watched.as_ref())?;
-        match publish {
-            None => targets
-                .publish(watched.as_ref().map_or(Watched::Uninitialized(dtype), Watched::Value), &ctx.step)?,
-            Some(true) => targets
-                .publish(output.as_ref().map_or(Watched::Uninitialized(dtype), Watched::Value), &ctx.step)?,
-            Some(false) => {}
-        }
-        let output = match output {
-            Some(output) => output,
-            None => Tensor::zeros(output_dtype, Shape::new(&[0])?)?,
-        };
-        Ok(smallvec![Value::Host(output)])
     })
+}
+
+/// Takes the watched tensor from the inputs; `None` for a variable without a value.
+fn take_watched(ctx: &mut AsyncContext) -> Result<Option<Tensor>> {
+    match std::mem::take(&mut ctx.inputs[0]) {
+        Value::Host(tensor) => Ok(Some(tensor)),
+        Value::Ref(variable) => Ok(variable.lock().clone()),
+        other => Err(Error::internal(format!("a tensor is watched, not {other:?}"))),
+    }
+}
+
+fn empty(dtype: DType) -> Result<Tensor> {
+    Ok(Tensor::zeros(dtype, Shape::new(&[0])?)?)
 }
 
 /// `DebugIdentityV2`: adds the tensor to the files of a run of TensorFlow 2's debugger, and passes it on.

@@ -3,7 +3,7 @@
 
 use crate::session::on_blocking_thread;
 use graph::Code;
-use proto::event_stream::{EventStream, EventStreams, Reply, SCHEME, path_of};
+use proto::event_stream::{EventStream, EventStreams, SCHEME, path_of};
 use proto::link::RunStep;
 use proto::{Status, pb};
 use std::collections::BTreeSet;
@@ -51,14 +51,18 @@ impl DebugRun {
             let stream = streams.stream(url)?;
             run.streams.push(stream.clone());
             let text = format!("{},\"grpc_path\":\"{}\"}}", text.trim_end_matches('}'), path_of(url));
-            stream.send(vec![event_of(&text, microseconds())], Reply::Prompt).await?;
+            stream.begin_run(event_of(&text, microseconds())).await?;
         }
         Ok(run)
     }
 
     /// Ends the streams of the run, and waits for the last replies of the debuggers, which may change what later runs send.
     pub(crate) async fn end(mut self) {
-        close(std::mem::take(&mut self.streams)).await;
+        // The streams are closed even if nobody waits for it.
+        let closing = self.runtime.spawn(close(std::mem::take(&mut self.streams)));
+        if let Err(error) = closing.await {
+            tracing::error!("streams to debuggers were not closed: {error}");
+        }
     }
 }
 
@@ -72,10 +76,9 @@ impl Drop for DebugRun {
 }
 
 async fn close(streams: Vec<Arc<EventStream>>) {
-    for stream in streams {
-        if let Err(status) = stream.close().await {
-            tracing::warn!("{}", status.message);
-        }
+    let ends = futures::future::join_all(streams.iter().map(|stream| stream.end_run())).await;
+    for status in ends.into_iter().filter_map(Result::err) {
+        tracing::warn!("{}", status.message);
     }
 }
 

@@ -40,7 +40,7 @@ macro_rules! wire_messages {
 
 include!("generated/wire_messages.rs");
 
-// The reply of a service that is no server's, with requests that are encoded elsewhere.
+// The reply of a debugger. Kernels encode the events to which it replies.
 wire_messages! { crate::pb::EventReply, }
 
 /// Encodes messages of type `T` and decodes messages of type `U`.

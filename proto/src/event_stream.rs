@@ -12,7 +12,7 @@ use graph::Code;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
@@ -30,31 +30,38 @@ const METHOD: &str = "/tensorflow.EventListener/SendEvents";
 /// The number of events that wait to be written to the connection.
 const MOST_WAITING: usize = 8;
 
+/// The largest number of URLs whose streams are kept.
+const MOST_STREAMS: usize = 1000;
+
 /// The time for which a debugger may refuse connections, because it may just be starting.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(2);
 const REFUSAL_PAUSE: Duration = Duration::from_millis(50);
 
-/// The time within which a debugger must connect, take an event, or reply to the metadata of a run.
+/// The time within which a debugger must connect, take an event, or reply to an event that is no tensor.
 const PEER_LIMIT: Duration = Duration::from_secs(60);
 
 /// The time for which the close of a stream waits for the debugger's last replies.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
-/// The streams of one process, one a URL.
+/// Encoded `Event` messages, which are made when they are sent.
+pub type Events = Box<dyn Iterator<Item = Vec<u8>> + Send>;
+
+/// The streams of one process, one a URL. They are kept for the states of their gates.
 #[derive(Debug, Default)]
 pub struct EventStreams {
-    streams: Mutex<FxHashMap<String, Weak<EventStream>>>,
+    streams: Mutex<FxHashMap<String, Arc<EventStream>>>,
 }
 
 impl EventStreams {
     /// Returns the stream to a URL. It connects at its first event.
     ///
     /// # Errors
-    /// `InvalidArgument` for a URL that is not `grpc://host:port` with an optional path.
+    /// `InvalidArgument` for a URL that is not `grpc://host:port` with an optional path; `ResourceExhausted` for more than
+    /// 1,000 URLs in use.
     pub fn stream(&self, url: &str) -> Result<Arc<EventStream>, Status> {
         let mut streams = self.streams.lock();
-        if let Some(stream) = streams.get(url).and_then(Weak::upgrade) {
-            return Ok(stream);
+        if let Some(stream) = streams.get(url) {
+            return Ok(stream.clone());
         }
         let address = url.strip_prefix(SCHEME).map(|rest| rest.split('/').next().unwrap_or_default());
         let Some(endpoint) = address.and_then(endpoint) else {
@@ -62,14 +69,21 @@ impl EventStreams {
                 "Invalid debug target URL: {url}; it must be {SCHEME}host:port"
             )));
         };
+        if streams.len() >= MOST_STREAMS {
+            streams.retain(|_, stream| Arc::strong_count(stream) > 1);
+        }
+        if streams.len() >= MOST_STREAMS {
+            let text = format!("steps of this task watch tensors for {MOST_STREAMS} debuggers already");
+            return Err(Status::new(Code::ResourceExhausted, text));
+        }
         let stream = Arc::new(EventStream {
             url: url.to_owned(),
             endpoint,
             connection: tokio::sync::Mutex::default(),
-            replies: Arc::default(),
+            gates: Arc::default(),
+            runs: Mutex::default(),
         });
-        streams.retain(|_, stream| stream.strong_count() > 0);
-        streams.insert(url.to_owned(), Arc::downgrade(&stream));
+        streams.insert(url.to_owned(), stream.clone());
         Ok(stream)
     }
 }
@@ -92,24 +106,31 @@ pub enum Gate {
     ReadWrite,
 }
 
-/// The stream of events to one URL. Events are sent in the order of the calls.
+/// The gates of a debugger by the names of their watches, `node:slot:op`.
+type Gates = Mutex<FxHashMap<String, Gate>>;
+
+/// The stream of events to one URL. Events are sent in the order of the calls, each after the reply to the one before, if
+/// the debugger replies to it.
 #[derive(Debug)]
 pub struct EventStream {
     url: String,
     endpoint: Endpoint,
     connection: tokio::sync::Mutex<Option<Connection>>,
-    replies: Arc<Replies>,
+    gates: Arc<Gates>,
+    /// The number of runs that use the stream.
+    runs: Mutex<usize>,
 }
 
 /// An open call.
 #[derive(Debug)]
 struct Connection {
     events: mpsc::Sender<EncodedEvent>,
+    replies: Arc<Replies>,
     /// The task that reads the replies; it ends when the call does.
     reader: JoinHandle<()>,
 }
 
-/// The replies of a debugger, over all connections to it.
+/// The replies of a call.
 #[derive(Debug, Default)]
 struct Replies {
     state: Mutex<ReplyState>,
@@ -121,86 +142,112 @@ struct ReplyState {
     /// The number of events so far to which the debugger replies.
     expected: u64,
     received: u64,
-    /// The gates by the names of their watches, `node:slot:op`.
-    gates: FxHashMap<String, Gate>,
-    /// The reason for which the last call ended, if an error ended it.
-    failure: Option<String>,
-}
-
-/// The reply for which a sender waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reply {
-    /// The debugger sends no reply.
-    None,
-    /// The debugger sends a reply, for which the sender does not wait.
-    Later,
-    /// The sender waits for the reply, for at most a minute.
-    Prompt,
-    /// The sender waits for the reply for as long as the debugger is connected.
-    Breakpoint,
+    /// The reason for which the call has ended.
+    end: Option<String>,
 }
 
 impl EventStream {
     /// Returns the state of a watch, named `node:slot:op`.
     pub fn gate(&self, watch: &str) -> Gate {
-        self.replies.state.lock().gates.get(watch).copied().unwrap_or_default()
+        self.gates.lock().get(watch).copied().unwrap_or_default()
     }
 
-    /// Sends encoded `Event` messages, and waits for the reply to the last. Connects if the stream has no connection.
+    /// Sends the names and numbers of a run, and waits for the reply. [`EventStream::end_run`] ends the run.
+    ///
+    /// # Errors
+    /// Those of [`EventStream::send_graph`].
+    pub async fn begin_run(&self, event: Vec<u8>) -> Result<(), Status> {
+        *self.runs.lock() += 1;
+        self.send_graph(Box::new(std::iter::once(event))).await
+    }
+
+    /// Sends a graph, and waits for the reply.
     ///
     /// # Errors
     /// `FailedPrecondition` that names the URL, if the debugger cannot be reached, ends the stream, or takes longer than a
-    /// minute to accept an event or to send a prompt reply.
-    pub async fn send(&self, events: Vec<Vec<u8>>, reply: Reply) -> Result<(), Status> {
-        let number = {
-            let mut connection = self.connection.lock().await;
-            let sender = self.open(&mut connection).await?;
-            for event in events {
-                let sent = timeout(PEER_LIMIT, sender.send(EncodedEvent(event.into()))).await;
-                let accepted = sent.map_err(|_| self.failed("it has accepted no event for a minute"))?;
-                accepted.map_err(|_| self.ended())?;
-            }
-            (reply != Reply::None).then(|| self.replies.expect())
-        };
-        let Some(number) = number else { return Ok(()) };
-        match reply {
-            Reply::None | Reply::Later => Ok(()),
-            Reply::Breakpoint => self.received(number).await,
-            Reply::Prompt => timeout(PEER_LIMIT, self.received(number))
-                .await
-                .map_err(|_| self.failed("it has not replied to the metadata of a run for a minute"))?,
-        }
+    /// minute to accept an event or to reply.
+    pub async fn send_graph(&self, events: Events) -> Result<(), Status> {
+        let mut connection = self.connection.lock().await;
+        let connection = self.open(&mut connection).await?;
+        let number = self.write(connection, events, true).await?;
+        timeout(PEER_LIMIT, self.received(connection, number))
+            .await
+            .map_err(|_| self.failed("it has not replied for a minute"))?
     }
 
-    /// Ends the stream, and waits for the debugger's last replies. The next event opens it again.
+    /// Sends the tensor of a watch, and waits for the debugger's reply if the watch is a breakpoint. Other events wait
+    /// meanwhile, because the reply may change their gates.
     ///
     /// # Errors
-    /// `FailedPrecondition` if the debugger has not ended the call after ten seconds; it is cut off then.
-    pub async fn close(&self) -> Result<(), Status> {
-        let Some(Connection { events, mut reader }) = self.connection.lock().await.take() else {
-            return Ok(());
-        };
-        drop(events);
-        if timeout(CLOSE_LIMIT, &mut reader).await.is_err() {
-            reader.abort();
-            return Err(self.failed("it keeps a stream open that has ended"));
-        }
-        Ok(())
+    /// Those of [`EventStream::send_graph`], but a breakpoint may take any time.
+    pub async fn send_tensor(&self, watch: &str, events: Events) -> Result<(), Status> {
+        let mut connection = self.connection.lock().await;
+        let connection = self.open(&mut connection).await?;
+        let is_breakpoint = self.gate(watch) == Gate::ReadWrite;
+        let number = self.write(connection, events, is_breakpoint).await?;
+        if is_breakpoint { self.received(connection, number).await } else { Ok(()) }
     }
 
-    /// Returns the sender of an open call.
-    async fn open<'a>(
-        &self,
-        connection: &'a mut Option<Connection>,
-    ) -> Result<&'a mpsc::Sender<EncodedEvent>, Status> {
+    /// Ends a run that [`EventStream::begin_run`] has begun. The end of the last run ends the stream and waits for the
+    /// debugger's last replies; the next event opens it again.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if the debugger has ended the call with an error, or has not ended it after ten seconds; it is
+    /// cut off then.
+    pub async fn end_run(&self) -> Result<(), Status> {
+        let is_used = {
+            let mut runs = self.runs.lock();
+            *runs = runs.saturating_sub(1);
+            *runs > 0
+        };
+        if is_used {
+            return Ok(());
+        }
+        let end = Instant::now() + CLOSE_LIMIT;
+        let cut_off = || self.failed("it keeps a stream open that has ended");
+        let connection = timeout_at(end, self.connection.lock()).await.map_err(|_| cut_off())?.take();
+        let Some(Connection { events, replies, mut reader }) = connection else { return Ok(()) };
+        drop(events);
+        if timeout_at(end, &mut reader).await.is_err() {
+            reader.abort();
+            replies.end("it was cut off".to_owned());
+            return Err(cut_off());
+        }
+        match &replies.state.lock().end {
+            Some(end) if !end.is_empty() => {
+                Err(self.failed(&format!("it has ended the stream of events: {end}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes events, and returns the number of the reply to the last, if there is one.
+    async fn write(&self, connection: &Connection, events: Events, is_answered: bool) -> Result<u64, Status> {
+        let mut events = events.peekable();
+        let mut number = 0;
+        while let Some(event) = events.next() {
+            let permit = timeout(PEER_LIMIT, connection.events.reserve()).await;
+            let permit = permit.map_err(|_| self.failed("it has accepted no event for a minute"))?;
+            let permit = permit.map_err(|_| self.ended(connection))?;
+            // A reply may come before `send` returns.
+            if is_answered && events.peek().is_none() {
+                number = connection.replies.expect();
+            }
+            permit.send(EncodedEvent(event.into()));
+        }
+        Ok(number)
+    }
+
+    /// Returns an open call.
+    async fn open<'a>(&self, connection: &'a mut Option<Connection>) -> Result<&'a Connection, Status> {
         if connection.as_ref().is_none_or(|open| open.reader.is_finished()) {
             let channel = self.connect().await?;
             let (events, waiting) = mpsc::channel(MOST_WAITING);
-            self.replies.begin();
-            let reader = tokio::spawn(read_replies(channel, EventQueue(waiting), self.replies.clone()));
-            *connection = Some(Connection { events, reader });
+            let replies = Arc::<Replies>::default();
+            let reading = read_replies(channel, EventQueue(waiting), replies.clone(), self.gates.clone());
+            *connection = Some(Connection { events, replies, reader: tokio::spawn(reading) });
         }
-        connection.as_ref().map(|open| &open.events).ok_or_else(|| self.ended())
+        connection.as_ref().ok_or_else(|| self.failed("there is no connection"))
     }
 
     async fn connect(&self) -> Result<Channel, Status> {
@@ -209,7 +256,10 @@ impl EventStream {
             match timeout_at(start + PEER_LIMIT, connect(&self.endpoint)).await {
                 Ok(Ok(channel)) => return Ok(channel),
                 Ok(Err(error)) if start.elapsed() >= REFUSAL_LIMIT => {
-                    return Err(self.failed(&format!("it cannot be reached: {}", innermost(&error))));
+                    let cause = innermost(&error);
+                    return Err(
+                        self.failed(&format!("it cannot be reached: {cause}; start it before the step"))
+                    );
                 }
                 Ok(Err(_)) => sleep(REFUSAL_PAUSE).await,
                 Err(_) => return Err(self.failed("it has not accepted a connection for a minute")),
@@ -218,45 +268,34 @@ impl EventStream {
     }
 
     /// Waits until as many replies as `number` have come.
-    async fn received(&self, number: u64) -> Result<(), Status> {
+    async fn received(&self, connection: &Connection, number: u64) -> Result<(), Status> {
         loop {
-            let changed = self.replies.changed.notified();
+            let changed = connection.replies.changed.notified();
             {
-                let state = self.replies.state.lock();
+                let state = connection.replies.state.lock();
                 if state.received >= number {
                     return Ok(());
                 }
-                if state.failure.is_some() {
+                if state.end.is_some() {
                     drop(state);
-                    return Err(self.ended());
+                    return Err(self.ended(connection));
                 }
             }
             changed.await;
         }
     }
 
-    fn ended(&self) -> Status {
-        let cause = self.replies.state.lock().failure.clone();
-        self.failed(&format!(
-            "it has ended the stream of events: {}",
-            cause.as_deref().unwrap_or("without an error")
-        ))
+    fn ended(&self, connection: &Connection) -> Status {
+        let cause = connection.replies.state.lock().end.clone().unwrap_or_default();
+        self.failed(&format!("it has ended the stream of events: {cause}"))
     }
 
     fn failed(&self, cause: &str) -> Status {
-        let text = format!("the debugger at {}: {cause}; start it before the step", self.url);
-        Status::new(Code::FailedPrecondition, text)
+        Status::new(Code::FailedPrecondition, format!("the debugger at {}: {cause}", self.url))
     }
 }
 
 impl Replies {
-    /// Forgets the end of an earlier call, and its replies that have not come.
-    fn begin(&self) {
-        let mut state = self.state.lock();
-        state.failure = None;
-        state.expected = state.received;
-    }
-
     /// Counts an event to which the debugger replies, and returns the number of its reply.
     fn expect(&self) -> u64 {
         let mut state = self.state.lock();
@@ -264,34 +303,35 @@ impl Replies {
         state.expected
     }
 
-    fn receive(&self, reply: EventReply) {
-        let mut state = self.state.lock();
-        state.received += 1;
+    fn receive(&self, reply: EventReply, gates: &Gates) {
         for change in reply.debug_op_state_changes {
             let gate = match change.state() {
                 State::ReadOnly => Gate::ReadOnly,
                 State::ReadWrite => Gate::ReadWrite,
-                State::Disabled | State::Unspecified => Gate::Closed,
+                State::Disabled => Gate::Closed,
+                State::Unspecified => continue,
             };
             let DebugOpStateChange { node_name, output_slot, debug_op, .. } = change;
             let watch = format!("{node_name}:{output_slot}:{debug_op}");
             match gate {
-                Gate::Closed => _ = state.gates.remove(&watch),
-                open => _ = state.gates.insert(watch, open),
+                Gate::Closed => _ = gates.lock().remove(&watch),
+                open => _ = gates.lock().insert(watch, open),
             }
         }
-        drop(state);
+        self.state.lock().received += 1;
         self.changed.notify_waiters();
     }
 
-    fn end(&self, failure: String) {
-        self.state.lock().failure = Some(failure);
+    /// Ends the call, for a reason that is empty if there was no error.
+    fn end(&self, reason: String) {
+        self.state.lock().end.get_or_insert(reason);
         self.changed.notify_waiters();
     }
 }
 
-/// Makes the call and reads its replies until it ends.
-async fn read_replies(channel: Channel, events: EventQueue, replies: Arc<Replies>) {
+/// Makes the call and reads its replies until it ends. The gates of a debugger that fails are closed: a debugger that
+/// starts again at its address knows nothing of them.
+async fn read_replies(channel: Channel, events: EventQueue, replies: Arc<Replies>, gates: Arc<Gates>) {
     let call = async {
         let mut client = tonic::client::Grpc::new(channel);
         client.ready().await.map_err(|error| tonic::Status::unavailable(innermost(&error)))?;
@@ -301,15 +341,18 @@ async fn read_replies(channel: Channel, events: EventQueue, replies: Arc<Replies
         let answer = client.streaming(tonic::Request::new(events), path, codec).await?;
         let mut answer = answer.into_inner();
         while let Some(reply) = answer.message().await? {
-            replies.receive(reply);
+            replies.receive(reply, &gates);
         }
         Ok::<(), tonic::Status>(())
     };
-    let failure = match call.await {
-        Ok(()) => "it needs no more".to_owned(),
-        Err(status) => status.message().to_owned(),
+    let reason = match call.await {
+        Ok(()) => String::new(),
+        Err(status) => {
+            gates.lock().clear();
+            format!("{}: {}", status.code(), status.message())
+        }
     };
-    replies.end(failure);
+    replies.end(reason);
 }
 
 /// The events that wait to be written to the connection.

@@ -4,7 +4,7 @@
     python -I -S fork_server.py run SOCKET SCRIPT ARG…   # like `python SCRIPT ARG…`
 
 `run` passes its arguments, environment, folder and standard streams, and exits as the script does. If `run` is killed, the
-script's process ends too. SOCKET is the name of a socket in Linux's abstract namespace.
+script's process ends too. SOCKET is the name of a socket in Linux's abstract namespace; other users are refused.
 """
 import os
 import socket
@@ -36,6 +36,7 @@ def serve(name):
     """Accepts requests and forks a process for each, until standard input ends."""
     import select
     import signal
+    import struct
 
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address(name))
@@ -48,6 +49,10 @@ def serve(name):
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         connection, _ = listener.accept()
+        _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid != os.getuid():
+            connection.close()
+            continue
         if os.fork() == 0:
             listener.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

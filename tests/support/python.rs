@@ -43,8 +43,7 @@ fn fork_server() -> Fallible<&'static str> {
         let socket = format!("anabranch-tests-{}", std::process::id());
         let mut command = Command::new(interpreter()?);
         set_environment(command.arg(in_repository(FORK_SERVER)).args(["serve", &socket]));
-        let mut server =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         // The server writes a byte when it accepts requests, and ends when its standard input does.
         let mut ready = [0];
         server.stdout.take().ok_or("no standard output")?.read_exact(&mut ready)?;

@@ -1,10 +1,10 @@
 //! The streams of debug ops to the debuggers of clients, over gRPC.
 
 use device::cancel::Cancellation;
-use device::debug_stream::{DebugStream, DebugStreams};
+use device::debug_stream::{DebugStream, DebugStreams, Events, Sent};
 use device::{Error, Result};
 use proto::Status;
-use proto::event_stream::{EventStream, EventStreams, Gate, Reply};
+use proto::event_stream::{EventStream, EventStreams, Gate};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -34,24 +34,26 @@ impl DebugStream for TaskStream {
         self.stream.gate(watch) != Gate::Closed
     }
 
-    fn send_graph(&self, events: Vec<Vec<u8>>) -> Result<()> {
-        self.runtime.block_on(self.stream.send(events, Reply::Later)).map_err(|status| error(&status))
+    fn send_graph(&self, events: Events) -> Result<()> {
+        self.runtime.block_on(self.stream.send_graph(events)).map_err(|status| error(&status))
     }
 
-    fn send_tensor(&self, watch: &str, events: Vec<Vec<u8>>, cancellation: &Cancellation) -> Result<()> {
-        let is_breakpoint = self.stream.gate(watch) == Gate::ReadWrite;
-        let reply = if is_breakpoint { Reply::Breakpoint } else { Reply::None };
+    fn send_tensor(&self, watch: &str, events: Events, cancellation: Arc<Cancellation>, sent: Sent) {
         let cancelled = Arc::new(Notify::new());
         let notify = cancelled.clone();
-        let registration = cancellation.register(move |_| notify.notify_one())?;
-        let sent = self.runtime.block_on(async {
-            tokio::select! {
-                sent = self.stream.send(events, reply) => sent.map_err(|status| error(&status)),
+        let registration = match cancellation.register(move |_| notify.notify_one()) {
+            Ok(registration) => registration,
+            Err(reason) => return sent(Err(reason)),
+        };
+        let (stream, watch) = (self.stream.clone(), watch.to_owned());
+        self.runtime.spawn(async move {
+            let result = tokio::select! {
+                sent = stream.send_tensor(&watch, events) => sent.map_err(|status| error(&status)),
                 () = cancelled.notified() => cancellation.check(),
-            }
+            };
+            cancellation.deregister(registration);
+            sent(result);
         });
-        cancellation.deregister(registration);
-        sent
     }
 }
 

@@ -187,7 +187,9 @@ impl Sessions {
 
     /// Removes the session with a handle, if it exists.
     pub(crate) fn delete(&self, handle: &str) {
-        self.by_handle.lock().remove(handle);
+        let removed = self.by_handle.lock().remove(handle);
+        // The lock is free while the session's kernels are dropped, which may write to files.
+        drop(removed);
     }
 
     /// Returns the session with a handle; an empty handle means the session that is shared by all masters that create

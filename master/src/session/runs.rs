@@ -79,7 +79,15 @@ impl Session {
             Some(watched) => {
                 let number = plan.watched_runs.fetch_add(1, Ordering::Relaxed);
                 let streams = &self.context.event_streams;
-                Some(DebugRun::begin(&run, watched, number, streams, self.runtime.clone()).await?)
+                let begin = DebugRun::begin(&run, watched, number, streams, self.runtime.clone());
+                Some(tokio::select! {
+                    biased;
+                    begun = begin => begun?,
+                    () = wait_until(deadline) => return Err(Status::new(
+                        Code::DeadlineExceeded,
+                        "The debugger of the step did not reply to its names by its deadline",
+                    )),
+                })
             }
             None => None,
         };

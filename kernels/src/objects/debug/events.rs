@@ -1,11 +1,12 @@
-//! The `Event` messages of watched tensors and graphs. Debuggers accept messages of at most 4,000 KiB, so they get large
-//! tensors and graphs in chunks.
+//! The `Event` messages of watched tensors and graphs. Debuggers get large tensors and graphs in chunks, because servers of
+//! gRPC refuse messages of more than 4 MiB unless they are told otherwise.
 
 use super::WatchKey;
 use checkpoint::proto::Writer;
 use checkpoint::tensor;
 use device::Result;
 use graph::{DType, Tensor};
+use std::sync::Arc;
 
 /// The largest size of a chunk's elements, strings or encoded nodes, bytes.
 const CHUNK: usize = 3 << 20;
@@ -27,14 +28,33 @@ pub(super) fn tensor_event(key: &WatchKey, watched: Watched<'_>, now: u64) -> Re
     Ok(event_of(key, &tensor, 0, 1, now))
 }
 
+/// The event of a tensor, in as many messages as needed.
+#[derive(Clone, Debug)]
+pub(super) struct TensorChunks {
+    key: WatchKey,
+    chunks: Arc<[Vec<u8>]>,
+    next: usize,
+    now: u64,
+}
+
+impl Iterator for TensorChunks {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let chunk = self.chunks.get(self.next)?;
+        let event = event_of(&self.key, chunk, self.next, self.chunks.len(), self.now);
+        self.next += 1;
+        Some(event)
+    }
+}
+
 /// Returns the event of a tensor, in as many messages as needed.
-pub(super) fn tensor_chunks(key: &WatchKey, watched: Watched<'_>, now: u64) -> Result<Vec<Vec<u8>>> {
+pub(super) fn tensor_chunks(key: &WatchKey, watched: Watched<'_>, now: u64) -> Result<TensorChunks> {
     let chunks = match value_of(watched) {
         Ok(value) => tensor::encode_chunks(value, CHUNK)?,
         Err(dtype) => vec![encode_type(dtype)],
     };
-    let count = chunks.len();
-    Ok(chunks.iter().enumerate().map(|(index, chunk)| event_of(key, chunk, index, count, now)).collect())
+    Ok(TensorChunks { key: key.clone(), chunks: chunks.into(), next: 0, now })
 }
 
 /// Returns the tensor, or the type of one that a message cannot hold: a variable without a value, a resource, a variant.
@@ -55,11 +75,12 @@ fn encode_type(dtype: DType) -> Vec<u8> {
     tensor.finish()
 }
 
-/// Returns the event of a chunk of a tensor. A device's name needs no escapes in JSON.
+/// Returns the event of a chunk of a tensor.
 fn event_of(key: &WatchKey, tensor: &[u8], index: usize, count: usize, now: u64) -> Vec<u8> {
     let metadata = format!(
         "{{\"device\":\"{}\",\"outputSlot\":{},\"numChunks\":{count},\"chunkIndex\":{index}}}",
-        key.device, key.slot
+        key.device.replace('\\', "\\\\").replace('"', "\\\""),
+        key.slot
     );
     let mut event = Writer::new();
     event.double(1, now as f64);
@@ -107,19 +128,19 @@ mod tests {
     }
 
     #[test]
-    fn large_tensors_and_graphs_are_sent_in_chunks_below_the_limit_of_debuggers() -> Result<()> {
+    fn large_tensors_and_graphs_are_sent_in_chunks_below_the_limit_of_grpc() -> Result<()> {
         let elements = Tensor::zeros(DType::Float, Shape::new(&[CHUNK / 4 * 2 + 1])?)?;
         let strings = Tensor::strings(vec![vec![b'a'; CHUNK / 2 + 1].into(); 3], Shape::new(&[3])?)?;
         for tensor in [elements, strings] {
-            let chunks = tensor_chunks(&key(), Watched::Value(&tensor), 5)?;
+            let chunks: Vec<Vec<u8>> = tensor_chunks(&key(), Watched::Value(&tensor), 5)?.collect();
             assert_eq!(chunks.len(), 3);
-            assert!(chunks.iter().all(|chunk| chunk.len() < 4_000 << 10));
+            assert!(chunks.iter().all(|chunk| chunk.len() < 4 << 20));
         }
         let graph = vec![7; CHUNK + 9];
         let chunks = graph_chunks("d", &graph, 5);
         assert_eq!(chunks.len(), 2);
         assert!(chunks[1].ends_with(&[&b"|1|2|"[..], &[7; 9]].concat()));
-        assert_eq!(tensor_chunks(&key(), Watched::Uninitialized(DType::Float), 5)?.len(), 1);
+        assert_eq!(tensor_chunks(&key(), Watched::Uninitialized(DType::Float), 5)?.count(), 1);
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use device::{Error, Result};
 use graph::Code;
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// The prefix of the names of folders and files that hold no tensors.
 pub const METADATA_PREFIX: &str = "_tfdbg_";
@@ -21,7 +21,20 @@ pub(super) fn write_tensor(folder: &Path, key: &WatchKey, step: i64, now: u64, e
         None => device_folder(folder, &key.device).join(format!("{}_{}_{}", key.node, key.slot, key.op)),
         Some(port) => folder.join("node-io-dump").join(format!("step-{step}")).join(port.replace('/', "-")),
     };
+    let below = path.strip_prefix(folder).is_ok_and(|below| below.components().all(is_plain));
+    if !below {
+        device::invalid!(
+            "the tensor \"{}:{}\" names a file outside of {}",
+            key.node,
+            key.slot,
+            folder.display()
+        );
+    }
     write_new(&path, now, event)
+}
+
+fn is_plain(component: Component<'_>) -> bool {
+    matches!(component, Component::Normal(_))
 }
 
 /// Writes the graph of a device to a file below `folder`.

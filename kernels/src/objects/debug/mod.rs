@@ -10,10 +10,11 @@ pub use files::METADATA_PREFIX;
 pub use traces::{Trace, TraceFiles};
 
 use bytes::Bytes;
-use device::debug_stream::{DebugStream, DebugStreams};
+use device::cancel::Cancellation;
+use device::debug_stream::{DebugStream, DebugStreams, Sent};
 use device::kernel::{KernelInit, Step};
 use device::{Error, Result};
-use events::{graph_chunks, tensor_chunks, tensor_event};
+use events::{TensorChunks, graph_chunks, tensor_chunks, tensor_event};
 use graph::Code;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ const FILE_SCHEME: &str = "file://";
 const STREAM_SCHEME: &str = "grpc://";
 
 /// The tensor that a debug op watches.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct WatchKey {
     device: String,
     node: String,
@@ -112,26 +113,51 @@ impl DebugTargets {
         }
     }
 
-    /// Writes a tensor to all folders, and sends it to all debuggers that take it.
-    ///
-    /// # Errors
-    /// An error that names the path of a file that cannot be written, or the URL of a debugger that cannot be reached.
-    pub fn publish(&self, watched: Watched<'_>, step: &Step) -> Result<()> {
+    /// Writes a tensor to all folders, sends it to all debuggers that take it, and then calls `published`. The result is an
+    /// error that names the path of a file that cannot be written, or the URL of a debugger that cannot be reached.
+    pub fn publish(&self, watched: Watched<'_>, step: &Arc<Step>, published: Sent) {
+        match self.write_files(watched, step).and_then(|now| tensor_chunks(&self.key, watched, now)) {
+            Ok(chunks) => {
+                let takes = |target: &Target| match target {
+                    Target::Stream(stream) if self.takes(target) => Some(stream.clone()),
+                    _ => None,
+                };
+                let streams: Vec<_> = self.targets.iter().filter_map(takes).collect();
+                send(streams, self.key.name(), chunks, step.cancellation.clone(), published);
+            }
+            Err(error) => published(Err(error)),
+        }
+    }
+
+    /// Writes a tensor to all folders, and returns the time of its event.
+    fn write_files(&self, watched: Watched<'_>, step: &Step) -> Result<u64> {
         let now = microseconds();
-        for target in self.targets.iter().filter(|target| self.takes(target)) {
-            match target {
-                Target::Folder(folder) => {
-                    let event = tensor_event(&self.key, watched, now)?;
-                    files::write_tensor(folder, &self.key, step.id, now, &event)?;
-                }
-                Target::Stream(stream) => {
-                    let events = tensor_chunks(&self.key, watched, now)?;
-                    stream.send_tensor(&self.key.name(), events, &step.cancellation)?;
-                }
+        for target in &self.targets {
+            if let Target::Folder(folder) = target {
+                let event = tensor_event(&self.key, watched, now)?;
+                files::write_tensor(folder, &self.key, step.id, now, &event)?;
             }
         }
-        Ok(())
+        Ok(now)
     }
+}
+
+/// Sends a tensor to one debugger after the other, and calls `sent` at the end.
+fn send(
+    mut streams: Vec<Arc<dyn DebugStream>>,
+    watch: String,
+    chunks: TensorChunks,
+    cancellation: Arc<Cancellation>,
+    sent: Sent,
+) {
+    let Some(stream) = streams.pop() else { return sent(Ok(())) };
+    let (name, events) = (watch.clone(), Box::new(chunks.clone()));
+    let next = cancellation.clone();
+    let go_on = move |result: Result<()>| match result {
+        Ok(()) => send(streams, name, chunks, next, sent),
+        Err(error) => sent(Err(error)),
+    };
+    stream.send_tensor(&watch, events, cancellation, Box::new(go_on));
 }
 
 /// Returns the name of the input or output that the attributes of `DebugIdentityV3` describe.
@@ -147,7 +173,8 @@ fn port_of(init: &KernelInit<'_>) -> Result<Option<String>> {
 /// Writes the graph of a device, as the bytes of a GraphDef, to the folders and debuggers of debug URLs.
 ///
 /// # Errors
-/// Those of [`DebugTargets::publish`], and the errors of a URL that no target has.
+/// An error that names the path of a file that cannot be written, or the URL of a debugger that cannot be reached; the
+/// errors of a URL that no target has.
 pub fn publish_graph<'a>(
     device: &device::Device,
     graph: &[u8],
@@ -157,7 +184,9 @@ pub fn publish_graph<'a>(
     for url in urls {
         match Target::of_url(url, device.debug_streams())? {
             Target::Folder(folder) => files::write_graph(&folder, &name, graph, now)?,
-            Target::Stream(stream) => stream.send_graph(graph_chunks(&name, graph, now))?,
+            Target::Stream(stream) => {
+                stream.send_graph(Box::new(graph_chunks(&name, graph, now).into_iter()))?
+            }
         }
     }
     Ok(())

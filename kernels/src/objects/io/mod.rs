@@ -14,5 +14,5 @@ pub use fixed::{FixedFormat, FixedReader};
 pub use line::{CarriageReturns, LineReader};
 pub use record::{RecordReader, RecordWriter};
 pub use source::{Compression, Source, path_of};
-pub use threads::{blocking, spawn};
+pub use threads::{begin_on_file_thread, blocking, spawn};
 pub use write_behind::write_behind;

@@ -86,6 +86,16 @@ pub fn blocking(
     blocking_kernel(Arc::new(compute))
 }
 
+/// Returns a kernel that begins on a file thread, and ends when it calls [`AsyncContext::done`], perhaps elsewhere.
+pub fn begin_on_file_thread(begin: impl Fn(AsyncContext) + Send + Sync + 'static) -> Result<Kernel> {
+    let begin = Arc::new(begin);
+    Kernel::asynchronous(move |ctx| {
+        let begin = begin.clone();
+        // If no thread can be started, or the work panics, dropping the context fails the node.
+        let _ = spawn(move || begin(ctx));
+    })
+}
+
 fn blocking_kernel(compute: Arc<Compute>) -> Result<Kernel> {
     Kernel::asynchronous(move |mut ctx| {
         let compute = compute.clone();
