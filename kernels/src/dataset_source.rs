@@ -11,6 +11,7 @@ use crate::objects::dataset::generator::Generator;
 use crate::objects::dataset::matching_files::matching_files;
 use crate::objects::dataset::shuffle::{SeedSource, Seeds};
 use crate::objects::dataset::source::{Elements, Random, Range, Slices, SparseSlices};
+use crate::objects::dataset::sql::{check_columns, sql};
 use crate::objects::io::{Compression, FixedFormat, path_of};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -84,6 +85,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("CSVDatasetV2", &[], csv_dataset),
     KernelDef::of("ExperimentalCSVDataset", &[], csv_dataset),
     KernelDef::of("GeneratorDataset", &[], generator),
+    KernelDef::of("SqlDataset", &[], sql_dataset),
+    KernelDef::of("ExperimentalSqlDataset", &[], sql_dataset),
 ];
 
 /// Makes a kernel that outputs the dataset of the elements whose components are the inputs, one element after the other.
@@ -163,6 +166,22 @@ fn csv_dataset(init: &KernelInit<'_>) -> Result<Kernel> {
             parse: scalar,
         };
         crate::objects::dataset::csv::csv(files, csv, spec.clone())
+    })
+}
+
+fn sql_dataset(init: &KernelInit<'_>) -> Result<Kernel> {
+    let spec = spec(init)?;
+    check_columns(&spec)?;
+    dataset_kernel(move |ctx| {
+        let driver = string(ctx, 0, "driver_name")?;
+        if driver != "sqlite" {
+            device::invalid!(
+                "The database type, {}, is not supported by SqlDataset. The set of supported databases is: {{'sqlite'}}.",
+                String::from_utf8_lossy(&driver)
+            );
+        }
+        let query = String::from_utf8_lossy(&string(ctx, 2, "query")?).into_owned();
+        sql(path_of(string(ctx, 1, "data_source_name")?), query, spec.clone())
     })
 }
 

@@ -1,4 +1,4 @@
-//! Kernels that write summaries to event files, on threads for blocking file operations.
+//! Kernels that write summaries to event files and databases, on threads for blocking file operations.
 
 use super::dataset_memory::{anonymous, handle};
 use super::file::scalar_string;
@@ -6,30 +6,40 @@ use super::resource::ANONYMOUS;
 use super::summary::{floats, is_message, of_audio, of_histogram, of_images, of_value, rate_of};
 use crate::objects::event_file::{EventFile, Settings, event};
 use crate::objects::io::{blocking, path_of};
+use crate::objects::summary_database::{self, Metadata, SummaryDatabase, TaggedTensor};
+use crate::objects::summary_writer::SummaryWriter;
 use checkpoint::proto::Writer;
 use device::handle::{HandleInput, ObjectName, single_handle};
 use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
 use device::{Error, Result};
-use graph::{Code, ResourceHandle, Tensor};
+use graph::{Code, ResourceHandle, Shape, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("SummaryWriter", &[], name),
-    KernelDef::of("CreateSummaryFileWriter", &[], |_| effect(create)),
-    KernelDef::absent("CreateSummaryDbWriter"),
-    KernelDef::of("FlushSummaryWriter", &[], |_| on_file(|_, file| file.flush())),
+    KernelDef::of("CreateSummaryFileWriter", &[], |_| effect(create_file)),
+    KernelDef::of("CreateSummaryDbWriter", &[], |_| effect(create_database)),
+    KernelDef::of("FlushSummaryWriter", &[], |_| on_writer(|_, writer| writer.flush())),
     KernelDef::of("CloseSummaryWriter", &[], |_| effect(close)),
     KernelDef::of("WriteSummary", &[], |_| {
-        writes_summary(|ctx| {
+        on_writer(|ctx, writer| {
             let (tag, metadata) =
                 (scalar_string(ctx.input(3)?, "tag")?, scalar_string(ctx.input(4)?, "metadata")?);
             if !is_message(metadata) {
                 device::invalid!("summary_metadata is no SummaryMetadata");
             }
-            let tensor = checkpoint::tensor::encode(ctx.input(2)?)?;
-            Ok(of_value(tag, |value| _ = value.bytes(8, &tensor).string(9, metadata)))
+            let tensor = || {
+                let (tag, tensor) = (tag.clone(), ctx.input(2)?.clone());
+                Ok(TaggedTensor { tag, tensor, metadata: Metadata::parse(metadata)? })
+            };
+            let step = ctx.input(1)?.item::<i64>()?;
+            writer.write_tensor(step, tensor, || {
+                let tensor = checkpoint::tensor::encode(ctx.input(2)?)?;
+                let summary = of_value(tag, |value| _ = value.bytes(8, &tensor).string(9, metadata));
+                Ok(summary_event(step, &summary.finish()))
+            })
         })
     }),
     KernelDef::of("WriteRawProtoSummary", &[], |_| {
@@ -48,13 +58,23 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     }),
     KernelDef::of("WriteScalarSummary", &[], |_| {
-        writes_summary(|ctx| {
-            let tag = scalar_string(ctx.input(2)?, "tag")?;
+        on_writer(|ctx, writer| {
+            let (tag, value) = (scalar_string(ctx.input(2)?, "tag")?, ctx.input(3)?);
             // If there are several elements, the first is used, like in TensorFlow.
-            let Some(float) = floats(ctx.input(3)?)?.first().copied() else {
-                device::invalid!("value must be a scalar, got shape {}", ctx.input(3)?.shape());
+            let Some(float) = floats(value)?.first().copied() else {
+                device::invalid!("value must be a scalar, got shape {}", value.shape());
             };
-            Ok(of_value(tag, |value| _ = value.fixed32(2, float.to_bits())))
+            let tensor = || {
+                let first = &value.bytes()?[..value.dtype().size().unwrap_or(0)];
+                let tensor = Tensor::from_bytes(value.dtype(), Shape::scalar(), first)?;
+                let (tag, metadata) = (tag.clone(), Metadata::of_plugin("scalars"));
+                Ok(TaggedTensor { tag, tensor, metadata })
+            };
+            let step = ctx.input(1)?.item::<i64>()?;
+            writer.write_tensor(step, tensor, || {
+                let summary = of_value(tag, |value| _ = value.fixed32(2, float.to_bits()));
+                Ok(summary_event(step, &summary.finish()))
+            })
         })
     }),
     KernelDef::of("WriteHistogramSummary", &[], |_| {
@@ -87,17 +107,17 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     }),
     KernelDef::of("ImportEvent", &[], |_| {
-        on_file(|ctx, file| {
+        on_writer(|ctx, writer| {
             let event = scalar_string(ctx.input(1)?, "event")?;
             if !is_message(event) {
                 return Err(Error::new(Code::DataLoss, "Bad tf.Event binary proto tensor string"));
             }
-            file.write(event.to_vec())
+            writer.write(event.to_vec())
         })
     }),
 ];
 
-/// Makes the kernel that outputs the handle of an event file, which another op creates later.
+/// Makes the kernel that outputs the handle of a summary writer, which another op creates later.
 fn name(init: &KernelInit<'_>) -> Result<Kernel> {
     let ObjectName { container, name, .. } = ObjectName::of(init, true)?;
     let shared = ResourceHandle { container, ..handle(init.device, name.to_string(), KIND) };
@@ -112,15 +132,14 @@ fn name(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-const KIND: &str = <EventFile as device::resource::Resource>::KIND;
+const KIND: &str = <SummaryWriter as device::resource::Resource>::KIND;
 
 /// Makes a kernel without outputs that runs `act` on a thread for blocking file operations.
 fn effect(act: impl Fn(&AsyncContext) -> Result<()> + Send + Sync + 'static) -> Result<Kernel> {
     blocking(move |ctx| act(ctx).map(|()| SmallVec::new()))
 }
 
-fn create(ctx: &AsyncContext) -> Result<()> {
-    let handle = single_handle(ctx.input(0)?)?;
+fn create_file(ctx: &AsyncContext) -> Result<()> {
     let number = |i: usize| ctx.input(i)?.item::<i32>().map_err(Error::from);
     let suffix = scalar_string(ctx.input(4)?, "filename_suffix")?;
     let settings = Settings {
@@ -130,29 +149,47 @@ fn create(ctx: &AsyncContext) -> Result<()> {
         max_queue: usize::try_from(number(2)?).unwrap_or(usize::MAX),
         flush_after: u64::try_from(number(3)?).ok().map(Duration::from_millis),
     };
+    create(ctx, SummaryWriter::EventFile(EventFile::new(settings)))
+}
+
+fn create_database(ctx: &AsyncContext) -> Result<()> {
+    let name = |i: usize, name| scalar_string(ctx.input(i)?, name).cloned();
+    let settings = summary_database::Settings {
+        path: path_of(scalar_string(ctx.input(1)?, "db_uri")?),
+        experiment: name(2, "experiment_name")?,
+        run: name(3, "run_name")?,
+        user: name(4, "user_name")?,
+    };
+    create(ctx, SummaryWriter::Database(SummaryDatabase::new(settings)))
+}
+
+/// Stores and opens the writer behind the handle in input 0, unless the handle has a writer.
+fn create(ctx: &AsyncContext, writer: SummaryWriter) -> Result<()> {
+    let handle = single_handle(ctx.input(0)?)?;
     let store = ctx.device.resources();
-    let make = || Ok(EventFile::new(settings));
-    let file = store.lookup_or_create(&handle.container, &handle.name, make)?;
+    let writer = store.lookup_or_create(&handle.container, &handle.name, || Ok(writer))?;
     // The file is opened after the resource is stored, so that the resource container is not locked during file
     // operations.
-    file.open().inspect_err(|_| _ = store.remove::<EventFile>(&handle.container, &handle.name))
+    writer.open().inspect_err(|_| _ = store.remove::<SummaryWriter>(&handle.container, &handle.name))
 }
 
 fn close(ctx: &AsyncContext) -> Result<()> {
     let handle = single_handle(ctx.input(0)?)?;
     let store = ctx.device.resources();
-    // The lookup fails if the file does not exist.
-    let file: Arc<EventFile> = store.lookup(&handle.container, &handle.name)?;
-    store.remove::<EventFile>(&handle.container, &handle.name);
-    file.flush()
+    // The lookup fails if the writer does not exist.
+    let writer: Arc<SummaryWriter> = store.lookup(&handle.container, &handle.name)?;
+    store.remove::<SummaryWriter>(&handle.container, &handle.name);
+    writer.flush()
 }
 
-/// Makes the kernel of an operation on the event file that input 0 refers to.
-fn on_file(act: impl Fn(&AsyncContext, &EventFile) -> Result<()> + Send + Sync + 'static) -> Result<Kernel> {
-    let file = HandleInput::<EventFile>::default();
+/// Makes the kernel of an operation on the summary writer that input 0 refers to.
+fn on_writer(
+    act: impl Fn(&AsyncContext, &SummaryWriter) -> Result<()> + Send + Sync + 'static,
+) -> Result<Kernel> {
+    let writer = HandleInput::<SummaryWriter>::default();
     effect(move |ctx| {
         let value = ctx.inputs.first().cloned().unwrap_or_default();
-        act(ctx, &*file.get(&ctx.device, &value)?)
+        act(ctx, &*writer.get(&ctx.device, &value)?)
     })
 }
 
@@ -160,14 +197,14 @@ fn on_file(act: impl Fn(&AsyncContext, &EventFile) -> Result<()> + Send + Sync +
 fn writes_step(
     content: impl Fn(&AsyncContext, &mut Writer) -> Result<()> + Send + Sync + 'static,
 ) -> Result<Kernel> {
-    on_file(move |ctx, file| {
+    on_writer(move |ctx, writer| {
         let step = ctx.input(1)?.item::<i64>()?;
         let mut written = Ok(());
         let event = event(|event| {
             event.int(2, step);
             written = content(ctx, event);
         });
-        written.and_then(|()| file.write(event))
+        written.and_then(|()| writer.write(event))
     })
 }
 
@@ -179,4 +216,9 @@ fn writes_summary(
         event.bytes(5, &summary(ctx)?.finish());
         Ok(())
     })
+}
+
+/// Returns the event of a step with an encoded summary.
+fn summary_event(step: i64, summary: &[u8]) -> Vec<u8> {
+    event(|event| _ = event.int(2, step).bytes(5, summary))
 }

@@ -2,6 +2,8 @@
 
 use super::check::scalar;
 use super::{Gradient, OpDef, Traits};
+use crate::error::Result;
+use crate::infer::Infer;
 
 /// The fields that the op table rows of all dataset ops share: the output is a variant that holds the dataset.
 pub(super) const DATASET: OpDef =
@@ -91,6 +93,22 @@ pub(super) const OPS: &[OpDef] = &[
         name: "ExperimentalRandomDataset",
         inputs: &["seed: int64", "seed2: int64"],
         attrs: ELEMENTS,
+        traits: Traits::STATEFUL,
+        ..DATASET
+    },
+    OpDef {
+        name: "SqlDataset",
+        inputs: &["driver_name: string", "data_source_name: string", "query: string"],
+        attrs: ELEMENTS,
+        infer: scalar_inputs,
+        traits: Traits::STATEFUL,
+        ..DATASET
+    },
+    OpDef {
+        name: "ExperimentalSqlDataset",
+        inputs: &["driver_name: string", "data_source_name: string", "query: string"],
+        attrs: ELEMENTS,
+        infer: scalar_inputs,
         traits: Traits::STATEFUL,
         ..DATASET
     },
@@ -253,3 +271,11 @@ pub(super) const OPS: &[OpDef] = &[
         ..DATASET
     },
 ];
+
+/// Checks that all inputs are scalars, and gives the output the shape of a scalar.
+fn scalar_inputs(infer: &mut Infer<'_>) -> Result<()> {
+    for i in 0..infer.num_inputs() {
+        infer.input_of_rank(i, 0)?;
+    }
+    scalar(infer)
+}

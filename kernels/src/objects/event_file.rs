@@ -2,7 +2,6 @@
 
 use crate::objects::io::{Compression, RecordWriter};
 use checkpoint::proto::Writer;
-use device::resource::Resource;
 use device::{Error, Result};
 use graph::Code;
 use parking_lot::Mutex;
@@ -39,10 +38,6 @@ struct OpenFile {
     buffered: Vec<Vec<u8>>,
     /// Time of the last flush.
     flushed: Instant,
-}
-
-impl Resource for EventFile {
-    const KIND: &'static str = "SummaryWriter";
 }
 
 /// Content of the first event: the file version and the name of the writer.

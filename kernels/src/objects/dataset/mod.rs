@@ -30,6 +30,7 @@ pub(crate) mod shuffle;
 pub(crate) mod source;
 pub(crate) mod sparse_batch;
 pub(crate) mod speed;
+pub(crate) mod sql;
 pub(crate) mod state;
 pub(crate) mod storage;
 pub(crate) mod threads;

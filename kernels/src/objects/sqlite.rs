@@ -1,0 +1,118 @@
+//! SQLite databases: opening, and the codes of failures.
+
+use bytes::Bytes;
+use device::{Error, Result};
+use graph::Code;
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use std::path::Path;
+use std::time::Duration;
+
+/// Maximum wait for a lock that another connection holds; then the operation fails with `Unavailable`.
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
+
+/// Opens a database for reading and writing; a file that does not exist is created.
+///
+/// # Errors
+/// `InvalidArgument` if the file cannot be opened.
+pub(crate) fn open(path: &Path) -> Result<Connection> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)
+        .map_err(|e| failed(&format!("Open() of the database {} failed", path.display()), &e))?;
+    connection.busy_timeout(LOCK_LIMIT).map_err(|e| failed("busy_timeout() failed", &e))?;
+    Ok(connection)
+}
+
+/// Returns the error for a failed operation, with TensorFlow's code for SQLite's; `action` begins the message.
+pub(crate) fn failed(action: &str, error: &rusqlite::Error) -> Error {
+    let (code, text) = match error {
+        rusqlite::Error::SqliteFailure(failure, message) => {
+            (Some(failure), message.clone().unwrap_or_else(|| failure.to_string()))
+        }
+        rusqlite::Error::SqlInputError { error: failure, msg, .. } => (Some(failure), msg.clone()),
+        other => (None, other.to_string()),
+    };
+    match code {
+        Some(failure) => {
+            let number = failure.extended_code & 0xff;
+            Error::new(status(failure.code), format!("{action}: [{number}] {text}"))
+        }
+        None => Error::invalid(format!("{action}: {text}")),
+    }
+}
+
+/// Returns TensorFlow's code for a failure of SQLite.
+fn status(code: ErrorCode) -> Code {
+    match code {
+        ErrorCode::OperationAborted => Code::Aborted,
+        ErrorCode::ReadOnly | ErrorCode::TypeMismatch => Code::FailedPrecondition,
+        ErrorCode::ApiMisuse | ErrorCode::InternalMalfunction => Code::Internal,
+        ErrorCode::ParameterOutOfRange => Code::OutOfRange,
+        ErrorCode::CannotOpen
+        | ErrorCode::ConstraintViolation
+        | ErrorCode::NotFound
+        | ErrorCode::NotADatabase => Code::InvalidArgument,
+        ErrorCode::DatabaseCorrupt => Code::DataLoss,
+        ErrorCode::AuthorizationForStatementDenied | ErrorCode::PermissionDenied => Code::PermissionDenied,
+        ErrorCode::DiskFull | ErrorCode::TooBig | ErrorCode::NoLargeFileSupport => Code::ResourceExhausted,
+        ErrorCode::DatabaseBusy
+        | ErrorCode::DatabaseLocked
+        | ErrorCode::FileLockingProtocolFailed
+        | ErrorCode::OutOfMemory => Code::Unavailable,
+        ErrorCode::OperationInterrupted => Code::Cancelled,
+        _ => Code::Unknown,
+    }
+}
+
+/// Returns the parameter for a text in any encoding.
+pub(crate) fn text(bytes: &[u8]) -> ToSqlOutput<'_> {
+    ToSqlOutput::Borrowed(ValueRef::Text(bytes))
+}
+
+/// Returns the parameter for bytes.
+pub(crate) fn blob(bytes: &[u8]) -> ToSqlOutput<'_> {
+    ToSqlOutput::Borrowed(ValueRef::Blob(bytes))
+}
+
+/// Returns a value as an integer, by SQLite's own conversions.
+pub(crate) fn integer_of(connection: &Connection, value: ValueRef<'_>) -> Result<i64> {
+    match value {
+        ValueRef::Null => Ok(0),
+        ValueRef::Integer(value) => Ok(value),
+        ValueRef::Real(value) => Ok(value as i64),
+        other => converted(connection, "SELECT CAST(? AS INTEGER)", other),
+    }
+}
+
+/// Returns a value as a floating-point number, by SQLite's own conversions.
+pub(crate) fn real_of(connection: &Connection, value: ValueRef<'_>) -> Result<f64> {
+    match value {
+        ValueRef::Null => Ok(0.0),
+        ValueRef::Integer(value) => Ok(value as f64),
+        ValueRef::Real(value) => Ok(value),
+        other => converted(connection, "SELECT CAST(? AS REAL)", other),
+    }
+}
+
+/// Returns a value as bytes; numbers are written as decimals.
+pub(crate) fn bytes_of(connection: &Connection, value: ValueRef<'_>) -> Result<Bytes> {
+    match value {
+        ValueRef::Null => Ok(Bytes::new()),
+        ValueRef::Integer(value) => Ok(value.to_string().into()),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Ok(Bytes::copy_from_slice(bytes)),
+        ValueRef::Real(_) => {
+            converted::<String>(connection, "SELECT CAST(? AS TEXT)", value).map(Bytes::from)
+        }
+    }
+}
+
+fn converted<T: rusqlite::types::FromSql>(
+    connection: &Connection,
+    statement: &str,
+    value: ValueRef<'_>,
+) -> Result<T> {
+    connection
+        .query_row(statement, [ToSqlOutput::Borrowed(value)], |row| row.get(0))
+        .map_err(|e| failed("Conversion of a value failed", &e))
+}
