@@ -1,6 +1,7 @@
 //! Crosses of features: for each row, all combinations of one feature per column; the last column varies fastest.
 
 use super::sparse::{Coo, matrix};
+use crate::numeric::farm::fingerprint64;
 use crate::plan::shape::integers;
 use crate::ragged::splits::check_whole;
 use bytes::{Bytes, BytesMut};
@@ -17,7 +18,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("SparseCross", &[("out_type", &[DType::Int64])], |init| {
         let buckets = init.attr::<i64>("num_buckets")?;
         let start = init.attr::<i64>("hash_key")? as u64;
-        Kernel::sync(move |ctx| hashed(ctx, buckets, Some(start), &|feature| feature.fingerprint()))
+        Kernel::sync(move |ctx| hashed(ctx, buckets, Some(start), &|_, feature| feature.fingerprint()))
     }),
     KernelDef::of("SparseCrossV2", &[], |_| {
         Kernel::sync(|ctx| {
@@ -33,17 +34,12 @@ pub(super) const KERNELS: &[KernelDef] = &[
             let &[first, second] = salt.values::<i64>()? else {
                 invalid!("salt must have 2 elements, got shape {}", salt.shape());
             };
-            let has_numbers = |attr: &str| -> Result<bool> {
-                Ok(ctx.node().attr::<Vec<DType>>(attr)?.contains(&DType::Int64))
-            };
-            if has_numbers("sparse_types")? || is_strong && has_numbers("dense_types")? {
-                return Err(Error::unimplemented(
-                    "SparseCrossHashed of sparse numbers, or strong hashes of numbers",
-                ));
-            }
             let salt = SipHasher24::new_with_keys(first as u64, second as u64);
-            hashed(ctx, buckets, None, &|feature| match feature {
+            let sparse = usize::try_from(ctx.node().attr::<i64>("N")?).unwrap_or(0);
+            hashed(ctx, buckets, None, &|column, feature| match feature {
                 Feature::Text(text) if is_strong => salt.hash(text),
+                Feature::Number(number) if is_strong => salt.hash(&low_half(number)),
+                Feature::Number(number) if column < sparse => fingerprint64(&low_half(number)),
                 other => other.fingerprint(),
             })
         })
@@ -65,10 +61,15 @@ enum Feature<'a> {
     Number(i64),
 }
 
+/// Returns the low half of a number in memory, which is all that the hashes of `SparseCrossHashed` read.
+fn low_half(number: i64) -> [u8; 4] {
+    (number as u32).to_le_bytes()
+}
+
 impl Feature<'_> {
     fn fingerprint(self) -> u64 {
         match self {
-            Feature::Text(text) => crate::numeric::farm::fingerprint64(text),
+            Feature::Text(text) => fingerprint64(text),
             Feature::Number(number) => number as u64,
         }
     }
@@ -369,12 +370,12 @@ fn hashed(
     ctx: &mut KernelContext<'_>,
     buckets: i64,
     start: Option<u64>,
-    hash: &dyn Fn(Feature<'_>) -> u64,
+    hash: &dyn Fn(usize, Feature<'_>) -> u64,
 ) -> Result<()> {
     let buckets = bucket_count(buckets);
     let mut values = Vec::new();
     let (indices, shape) = cross(ctx, |features| {
-        let hashes = features.iter().map(|&feature| hash(feature));
+        let hashes = features.iter().enumerate().map(|(column, &feature)| hash(column, feature));
         values.push(bucket(start.into_iter().chain(hashes), buckets));
     })?;
     ctx.set_output(0, indices);
