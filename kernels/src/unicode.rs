@@ -1,6 +1,7 @@
 //! Kernels of text: strings in many encodings are decoded to code points, which are encoded in UTF-8, UTF-16 or UTF-32.
 
 mod encoding;
+mod multibyte;
 mod script;
 
 use crate::plan::shape::integers;
@@ -86,8 +87,8 @@ fn input_encoding(init: &KernelInit<'_>) -> Result<Encoding> {
     match Encoding::named(&name) {
         Some(encoding) => Ok(encoding),
         None => invalid!(
-            "Could not create converter for input encoding: {name}; UTF-8, UTF-16, UTF-32 and encodings with one byte \
-             per character are supported"
+            "Could not create converter for input encoding: {name}; encodings with shift states, such as ISO-2022-JP, \
+             are not supported"
         ),
     }
 }

@@ -1,6 +1,7 @@
 //! Encodings of text: strings of bytes are decoded to code points. Malformed bytes are found in the units that the
 //! converters of ICU report, because replacement characters and offsets depend on them.
 
+use super::multibyte::Multibyte;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -20,11 +21,11 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    fn valid(code: u32, length: usize) -> Unit {
+    pub(super) fn valid(code: u32, length: usize) -> Unit {
         Unit { code, length, is_malformed: false }
     }
 
-    fn malformed(length: usize) -> Unit {
+    pub(super) fn malformed(length: usize) -> Unit {
         Unit { code: 0xfffd, length, is_malformed: true }
     }
 }
@@ -53,6 +54,8 @@ pub(super) enum Encoding {
     Utf32(ByteOrder),
     /// Characters of one byte.
     Page(&'static Page),
+    /// Characters of one to four bytes.
+    Multibyte(&'static Multibyte),
 }
 
 static ALL_PAGES: LazyLock<HashMap<&'static str, Page>> = LazyLock::new(|| {
@@ -65,7 +68,7 @@ static ALL_PAGES: LazyLock<HashMap<&'static str, Page>> = LazyLock::new(|| {
     all
 });
 
-fn parse_page(runs: &str) -> Page {
+pub(super) fn parse_page(runs: &str) -> Page {
     let number = |text: &str| u32::from_str_radix(text, 16).ok();
     let codes = runs.split(' ').flat_map(|run| {
         let (first, count) = run.split_once('+').unwrap_or((run, "1"));
@@ -78,7 +81,7 @@ fn parse_page(runs: &str) -> Page {
 
 /// Returns the name in lower case, without separators and without zeros in front of numbers: two names of an encoding
 /// are equal if these forms are.
-fn plain_name(name: &str) -> String {
+pub(super) fn plain_name(name: &str) -> String {
     let mut plain = String::with_capacity(name.len());
     let mut rest = name.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).peekable();
     while let Some(c) = rest.next() {
@@ -109,7 +112,10 @@ impl Encoding {
             "utf32be" | "ibm1232" => Some(Encoding::Utf32(ByteOrder::Big)),
             "utf32le" | "ibm1234" => Some(Encoding::Utf32(ByteOrder::Little)),
             "utf32" | "ucs4" | "csucs4" | "iso10646ucs4" => Some(Encoding::Utf32(ByteOrder::Marked)),
-            plain => ALL_PAGES.get(plain).map(Encoding::Page),
+            plain => match ALL_PAGES.get(plain) {
+                Some(page) => Some(Encoding::Page(page)),
+                None => Multibyte::named(plain).map(Encoding::Multibyte),
+            },
         }
     }
 }
@@ -120,6 +126,7 @@ impl Encoding {
 pub(super) enum Decoder {
     Utf8,
     Page(&'static Page),
+    Multibyte(&'static Multibyte),
     Wide(Wide),
 }
 
@@ -128,6 +135,7 @@ impl Decoder {
         match encoding {
             Encoding::Utf8 => Decoder::Utf8,
             Encoding::Page(page) => Decoder::Page(page),
+            Encoding::Multibyte(encoding) => Decoder::Multibyte(encoding),
             Encoding::Utf16(order) => Decoder::Wide(Wide {
                 given: order,
                 order,
@@ -150,6 +158,14 @@ impl Decoder {
             Decoder::Page(page) => bytes.iter().for_each(|&byte| {
                 each(page[usize::from(byte)].map_or(Unit::malformed(1), |code| Unit::valid(code, 1)));
             }),
+            Decoder::Multibyte(encoding) => {
+                let mut rest = bytes;
+                while !rest.is_empty() {
+                    let unit = encoding.unit(rest);
+                    rest = &rest[unit.length..];
+                    each(unit);
+                }
+            }
             Decoder::Wide(wide) => wide.decode(bytes, each),
         }
     }

@@ -25,6 +25,21 @@ TEXTS = {
 ERRORS = (dict(errors="replace"), dict(errors="ignore"), dict(errors="replace", replacement_char=33, replace_control_characters=True), dict(errors="ignore", replace_control_characters=True))
 
 
+# Encodings with several bytes per character, by the names of ICU's converters and by some of their aliases.
+MULTIBYTE = (
+    "Shift_JIS", "windows-31j", "cp943", "ibm-942", "EUC-JP", "ujis", "ibm-33722", "IBM-eucJP", "ibm-954", "GBK", "ibm-1386", "EUC-CN", "GB18030",
+    "Big5", "cp950", "Big5-HKSCS", "ibm-1373", "MS950_HKSCS", "EUC-KR", "KS_C_5601-1987", "cp1363", "ibm-1363", "cp949", "cp949c",
+)
+
+
+def sequences(c):
+    """Random sequences, of which many are characters of these encodings and many are malformed or cut off."""
+    ranges = ((0, 256), (0x80, 256), (0xA1, 0xFF), (0x30, 0x80))
+    made = [b"".join(bytes([c.rng.integers(*ranges[c.rng.integers(4)])]) for _ in range(c.rng.integers(1, 40))) for _ in range(60)]
+    pairs = [bytes([first, second]) for first in range(0x80, 256, 5) for second in range(c.rng.integers(0x30, 0x36), 256, 3)]
+    return S(*made, *pairs, bytes(range(256)), b"\x8f", b"\x8f\xb0", b"\x8f\xb0\xa1", b"\x81\x30\x81", b"\x90\x30\x81\x30", b"")
+
+
 @case("UnicodeDecode", "UnicodeDecodeWithOffsets")
 def decode(c):
     for encoding, texts in TEXTS.items():
@@ -33,6 +48,9 @@ def decode(c):
     yield Call(TEXTS["UTF-8"][:2].reshape(2, 1), input_encoding="UTF-8", errors="strict")
     yield Call(S(b"a\n"), input_encoding="UTF-8", errors="strict", replace_control_characters=True)
     yield Call(S(), input_encoding="UTF-8")
+    for encoding in MULTIBYTE:
+        yield Call(sequences(c), input_encoding=encoding)
+        yield Call(sequences(c), input_encoding=encoding, errors="ignore", replace_control_characters=True)
 
 
 @case("UnicodeTranscode")
@@ -42,6 +60,8 @@ def transcode(c):
             for attrs in (*ERRORS, dict(replacement_char=0xD83D)):
                 yield Call(texts, input_encoding=encoding, output_encoding=output, **attrs)
     yield Call(TEXTS["UTF-8"][:2].reshape(2, 1), input_encoding="UTF-8", output_encoding="UTF-16-BE", errors="strict")
+    for encoding in MULTIBYTE:
+        yield Call(sequences(c), input_encoding=encoding, output_encoding="UTF-8")
 
 
 @case("UnicodeEncode")
