@@ -2,14 +2,17 @@
 //! decodes files of other formats, like in TensorFlow.
 //!
 //! JPEG files decode to within a few levels of TensorFlow's values, which depend on how its library rounds the cosine
-//! transform; all other formats decode to the same values.
+//! transform, and JPEG XL files that are not lossless to within one; all other formats decode to the same values.
 
 mod bmp;
 mod decode;
 mod encode;
 mod gif;
 mod jpeg;
+mod jpeg_scans;
+mod jxl;
 mod png;
+mod webp;
 
 use crate::numeric::dispatch::INDEX;
 use bytes::Bytes;
@@ -26,6 +29,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("DecodePng", PNG_TYPES, decode::image),
     KernelDef::of("DecodeBmp", &[], decode::image),
     KernelDef::of("DecodeGif", &[], decode::image),
+    KernelDef::of("DecodeWebP", &[], decode::image),
+    KernelDef::of("DecodeJxl", &[], decode::image),
     KernelDef::of("DecodeImage", ALL_TYPES, decode::image),
     KernelDef::of("ExtractJpegShape", &[("output_type", INDEX)], decode::jpeg_shape),
     KernelDef::of("EncodeJpeg", &[], encode::jpeg),

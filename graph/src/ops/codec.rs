@@ -59,6 +59,23 @@ pub(super) const OPS: &[OpDef] = &[
         ..DECODE
     },
     OpDef {
+        name: "DecodeWebP",
+        outputs: &["image: dtype"],
+        attrs: &[CHANNELS, "dtype: {uint8} = uint8"],
+        infer: |infer| {
+            let channels = channels(infer)?;
+            infer.set(0, [None, None, None, channels]);
+            Ok(())
+        },
+        ..DECODE
+    },
+    OpDef {
+        name: "DecodeJxl",
+        outputs: &["image: dtype"],
+        attrs: &[CHANNELS, "dtype: {uint8} = uint8"],
+        ..DECODE
+    },
+    OpDef {
         name: "DecodeImage",
         outputs: &["image: dtype"],
         attrs: &[CHANNELS, "dtype: {uint8, uint16, float} = uint8", "expand_animations: bool = true"],

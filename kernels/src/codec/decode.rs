@@ -1,6 +1,6 @@
 //! Decoding: detection of the file's format, the formats that an op accepts, and conversion to the output type.
 
-use super::{Pixels, Samples, bmp, contents, gif, jpeg, png};
+use super::{Pixels, Samples, bmp, contents, gif, jpeg, jxl, png, webp};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use graph::{DType, Shape, Tensor};
@@ -12,6 +12,8 @@ enum Format {
     Png,
     Gif,
     Bmp,
+    WebP,
+    Jxl,
 }
 
 impl Format {
@@ -23,7 +25,9 @@ impl Format {
             (b"GIF8", Format::Gif),
             (b"BM", Format::Bmp),
         ];
-        starts.into_iter().find(|(start, _)| file.starts_with(start)).map(|(_, format)| format)
+        let found = starts.into_iter().find(|(start, _)| file.starts_with(start)).map(|(_, format)| format);
+        let is_webp = file.len() > 12 && file.starts_with(b"RIFF") && file[8..].starts_with(b"WEBP");
+        found.or(is_webp.then_some(Format::WebP)).or_else(|| jxl::has_signature(file).then_some(Format::Jxl))
     }
 
     fn name(self) -> &'static str {
@@ -32,6 +36,8 @@ impl Format {
             Format::Png => "PNG",
             Format::Gif => "GIF",
             Format::Bmp => "BMP",
+            Format::WebP => "WebP",
+            Format::Jxl => "JXL",
         }
     }
 }
@@ -39,7 +45,7 @@ impl Format {
 /// The decoding op of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
-    /// `DecodeJpeg` or `DecodePng`, whose output is one image.
+    /// `DecodeJpeg`, `DecodePng`, `DecodeWebP` or `DecodeJxl`; only files of WebP give several images.
     Still,
     Crop,
     Bmp,
@@ -84,7 +90,9 @@ impl Decoder {
     fn run(&self, ctx: &mut KernelContext<'_>) -> Result<()> {
         let file = contents(ctx, 0)?;
         let Some(format) = Format::of(&file) else {
-            device::invalid!("Unknown image file format. One of JPEG, PNG, GIF, BMP required.");
+            device::invalid!(
+                "Unknown image file format. One of JPEG, JPEG XL, PNG, GIF, BMP, WebP required."
+            );
         };
         self.check(format)?;
         let pixels = match format {
@@ -111,17 +119,37 @@ impl Decoder {
                 pixels
             }
             Format::Bmp => bmp::decode(&file, self.channels)?,
+            Format::WebP => {
+                let most = if self.has_frames(format) { usize::MAX } else { 1 };
+                webp::decode(&file, self.channels, most)?
+            }
+            Format::Jxl => jxl::decode(&file, self.channels)?,
         };
-        let as_animation = self.op == Op::Gif || format == Format::Gif && self.animated;
+        let as_animation = self.has_frames(format);
         let image = pixels.into_tensor(self.dtype, as_animation)?;
         ctx.set_output(0, image);
         Ok(())
+    }
+
+    /// Returns whether the output has an axis for the frames. Each op decodes JPEG XL to one image and WebP to frames,
+    /// except `DecodeImage`, whose attribute decides; in TensorFlow, too.
+    fn has_frames(&self, format: Format) -> bool {
+        match format {
+            Format::Jxl => false,
+            Format::WebP => self.op != Op::Image || self.animated,
+            format => self.op == Op::Gif || format == Format::Gif && self.animated,
+        }
     }
 
     /// Returns an error unless the op decodes files of this format.
     fn check(&self, format: Format) -> Result<()> {
         let name = format.name();
         match (self.op, format) {
+            (_, Format::WebP) if self.channels == 1 => device::invalid!("WebP only supports 3 or 4 channels"),
+            (_, Format::WebP | Format::Jxl) if self.dtype != DType::UInt8 => {
+                device::invalid!("{name} only supports uint8 for dtype")
+            }
+            (_, Format::WebP | Format::Jxl) => Ok(()),
             (Op::Crop, format) if format != Format::Jpeg => {
                 device::invalid!("DecodeAndCropJpeg operation can run on JPEG only, but detected {name}.")
             }

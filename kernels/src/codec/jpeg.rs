@@ -1,6 +1,6 @@
 //! Decoding of JPEG files, and reading of their sizes.
 
-use super::{Pixels, Samples, sample_count};
+use super::{Pixels, Samples, jpeg_scans, sample_count};
 use device::kernel::KernelInit;
 use device::{Error, Result};
 use zune_jpeg::JpegDecoder;
@@ -68,15 +68,19 @@ pub(super) fn decode(
         requested => requested,
     };
     sample_count(height, width, 3)?;
-    if has_separate_scans(file) {
-        return Err(Error::unimplemented("JPEG files with a scan for each component"));
-    }
     // The decoder converts colours to grey by their luminance; grey is converted to three equal colours further below.
     let decoded = if components == 1 || channels == 1 { 1 } else { 3 };
     let space = if decoded == 1 { ColorSpace::Luma } else { ColorSpace::RGB };
-    let decoder_options = DecoderOptions::new_safe().jpeg_set_out_colorspace(space).set_strict_mode(false);
+    let decode_as = |file: &[u8], space| {
+        let options = DecoderOptions::new_safe().jpeg_set_out_colorspace(space).set_strict_mode(false);
+        decoder(file, options).decode().ok()
+    };
     let is_whole = options.recover || has_end_marker(file);
-    let bytes = if is_whole { decoder(file, decoder_options).decode().ok() } else { None };
+    let bytes = match has_separate_scans(file) {
+        _ if !is_whole => None,
+        true => jpeg_scans::decode(file, decoded, |file| decode_as(file, ColorSpace::Luma))?,
+        false => decode_as(file, space),
+    };
     let bytes = bytes.filter(|b| b.len() == height * width * decoded).ok_or_else(invalid)?;
     let (mut bytes, mut height, mut width) = shrink(bytes, [height, width, decoded], options.ratio);
     if let Some([y, x, rows, columns]) = window {
