@@ -68,6 +68,7 @@ mod pool;
 mod projection;
 mod quantize;
 mod quantized;
+mod quantized_fused;
 mod queue;
 mod ragged;
 mod random;
@@ -201,6 +202,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     projection::KERNELS,
     quantize::KERNELS,
     quantized::KERNELS,
+    quantized_fused::KERNELS,
     queue::KERNELS,
     ragged::KERNELS,
     random::KERNELS,

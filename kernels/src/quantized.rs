@@ -1,7 +1,7 @@
 //! Kernels of quantized values: integers that stand for levels of a range of numbers.
 
 mod arrange;
-mod conv;
+pub(crate) mod conv;
 mod convert;
 mod elementwise;
 pub(crate) mod level;
@@ -15,6 +15,7 @@ mod resize;
 
 use self::convert::{Dequantization, Quantization};
 use self::level::of_levels;
+use super::quantized_fused::{Steps, fused_convolution};
 use crate::numeric::dispatch::INDEX;
 use device::kernel::{Kernel, KernelDef};
 use graph::DType::{self, BFloat16, Float, QInt8, QInt16, QInt32, QUInt8, QUInt16};
@@ -104,6 +105,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
             let windows = conv::Windows::of(i)?;
             Kernel::sync(move |ctx| conv::forward(ctx, windows))
         },
+    ),
+    KernelDef::of(
+        "QuantizedConv2D",
+        &[("Tinput", &[QUInt8]), ("Tfilter", &[QInt8]), ("out_type", &[QInt32])],
+        |i| fused_convolution(i, Steps::NONE),
     ),
     KernelDef::of("QuantizedMaxPool", &[("T", BYTES)], |i| {
         let pool = pool::attrs(i)?;

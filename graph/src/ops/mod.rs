@@ -64,6 +64,7 @@ pub mod pool;
 mod projection;
 mod quantize;
 mod quantized;
+mod quantized_fused;
 mod queue;
 pub mod ragged;
 mod random;
@@ -194,6 +195,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     projection,
     quantize,
     quantized,
+    quantized_fused,
     queue,
     ragged,
     random,
