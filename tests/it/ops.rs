@@ -50,6 +50,18 @@ fn every_op_agrees_with_the_tensorflow_kernel() -> Fallible {
     Ok(())
 }
 
+/// TensorFlow computes fused quantized ops only with oneDNN, on processors with AVX-512 VNNI; on others, the server's
+/// values are compared with double precision alone.
+#[test]
+fn fused_quantized_ops_agree_with_onednn() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 1)])?;
+    let mut client = python::script("tests/tensorflow/fused_quantized.py")?;
+    client.env("TF_ENABLE_ONEDNN_OPTS", "1").args(["--target", &cluster.target("worker", 0)]);
+    let output = python::run(&mut client)?;
+    assert!(output.contains(" 0 differences"), "{output}");
+    Ok(())
+}
+
 /// Generated cases of each op give TensorFlow's values. `ANABRANCH_CASES_SEED` is the seed of the cases,
 /// `ANABRANCH_CASES_COUNT` their number for each op.
 #[test]

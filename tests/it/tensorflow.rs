@@ -57,7 +57,7 @@ fn checkpoints_and_summaries_are_compatible_with_tensorflow() -> Fallible {
     let cluster = Cluster::start(&[("ps", 2), ("worker", 1)])?;
     let mut client = python::script("tests/tensorflow/checkpoints.py")?;
     let output = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
-    assert_eq!(checks(&output), 12, "{output}");
+    assert_eq!(checks(&output), 13, "{output}");
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 /// Ops whose asynchronous kernels wait only for files, because their computation runs outside the pool's threads.
 const FILE_OPS: &[&str] = &[
     "CloseSummaryWriter",
+    "CreateSummaryDbWriter",
     "CreateSummaryFileWriter",
     "FileSystemSetConfiguration",
     "FlushSummaryWriter",

@@ -6,6 +6,7 @@ import glob
 import os
 import re
 import shutil
+import sqlite3
 import tempfile
 
 import numpy as np
@@ -285,6 +286,104 @@ def write_events(target, folder):
     return results, counts, events_of(f"{folder}/made/for/it")
 
 
+def write_database(target, file):
+    """Writes every kind of summary to a database, some of them twice. Returns the results of the ops."""
+    raw, results = tf.raw_ops, []
+    rng = np.random.default_rng(8)
+    graph = tf.Graph()
+    with graph.as_default(), tf.Session(target) as session:
+        names = {n: tf.placeholder_with_default(n, []) for n in ("of a user", "of an experiment", "")}
+        step = tf.placeholder_with_default(tf.constant(5, tf.int64), [])
+        picture = rng.uniform(size=(2, 3, 4, 3)).astype(np.float32)
+        sound = np.sin(np.arange(80.0)).reshape(1, 80, 1).astype(np.float32)
+        metadata = tf.SummaryMetadata(display_name="name", summary_description="text", plugin_data=tf.SummaryMetadata.PluginData(plugin_name="p", content=b"q"))
+        values = [tf.Summary.Value(tag="a", simple_value=2.0), tf.Summary.Value(tag="b", tensor=tf.make_tensor_proto([1, 2]), metadata=metadata)]
+        event = tf.Event(wall_time=2e9, step=9, summary=tf.Summary(value=values))
+        early = tf.Event(wall_time=3, step=1, summary=tf.Summary(value=values[:1]))
+        nodes = tf.GraphDef()
+        nodes.node.add(name="x", op="Placeholder", device="/cpu:0").attr["dtype"].type = 1
+        nodes.node.add(name="y", op="Split", input=["x", "^x"])
+        nodes.node.add(name="z", op="Add", input=["y:1", "x:0", "^y"])
+        nodes.versions.producer = 27
+        for user, experiment, run_name in (("of a user", "of an experiment", "first"), ("of a user", "of an experiment", "second"), ("", "", "third"), ("", "", "")):
+            writer = raw.SummaryWriter(shared_name=f"writer-{file}-{run_name}")
+            create = raw.CreateSummaryDbWriter(writer=writer, db_uri=file, experiment_name=names[experiment], run_name=run_name, user_name=names[user])
+            writes = [
+                raw.WriteScalarSummary(writer=writer, step=step, tag="scalar", value=tf.constant(1.5)),
+                raw.WriteScalarSummary(writer=writer, step=step, tag="scalar", value=tf.constant(2.5)),
+                raw.WriteScalarSummary(writer=writer, step=step, tag="integer", value=tf.constant(-7, tf.int64)),
+                raw.WriteScalarSummary(writer=writer, step=step, tag="wrong", value=tf.constant(1, tf.bfloat16)),
+                raw.WriteHistogramSummary(writer=writer, step=step, tag="histogram", values=tf.constant(np.linspace(-3, 3, 50))),
+                raw.WriteImageSummary(writer=writer, step=step, tag="image", tensor=picture, bad_color=tf.constant([255, 0, 0, 255], tf.uint8)),
+                raw.WriteAudioSummary(writer=writer, step=step, tag="audio", tensor=sound, sample_rate=8000.0),
+                raw.WriteSummary(writer=writer, step=step, tensor=tf.constant([[1, 2]]), tag="tensor", summary_metadata=metadata.SerializeToString()),
+                raw.WriteSummary(writer=writer, step=step, tensor=tf.constant([["x", "y"]]), tag="texts", summary_metadata=""),
+                raw.WriteSummary(writer=writer, step=step, tensor=tf.constant("x"), tag="text", summary_metadata=""),
+                raw.WriteSummary(writer=writer, step=step, tensor=tf.constant(True), tag="wrong", summary_metadata=""),
+                raw.WriteGraphSummary(writer=writer, step=step, tensor=nodes.SerializeToString()),
+                raw.ImportEvent(writer=writer, event=event.SerializeToString()),
+                raw.ImportEvent(writer=writer, event=early.SerializeToString()),
+            ]
+            for op in [writes[0], create, create, *writes, raw.FlushSummaryWriter(writer=writer), raw.CloseSummaryWriter(writer=writer)]:
+                try:
+                    results.append(session.run(op))
+                except tf.errors.OpError as error:
+                    results.append(type(error).__name__)
+    return results
+
+
+TABLES = "Users Experiments Runs Tags Tensors TensorStrings Graphs Nodes NodeInputs Descriptions".split()
+
+
+def rows_of(file):
+    """Returns the schema of a database of summaries, and its rows. Ids are replaced by the names that they stand for, and
+    times by whether they are set; rows that the peer reserves for tensors are left out."""
+    with sqlite3.connect(file) as database:
+        schema = sorted(database.execute("select type, name, tbl_name from sqlite_master").fetchall())
+        columns = {t: [row[1:4] for row in database.execute(f"pragma table_info({t})")] for t in TABLES}
+        indices = sorted((t, row[1], row[2], row[4], [c[2] for c in database.execute(f"pragma index_info({row[1]})")]) for t in TABLES for row in database.execute(f"pragma index_list({t})"))
+        rows = {t: [dict(zip([c[0] for c in columns[t]], row)) for row in database.execute(f"select * from {t}")] for t in TABLES}
+        ids = {row[0] for row in database.execute("select id from Ids")}
+    database.close()
+    assert 0 not in ids and all(0 < i < 2**47 for i in ids)
+    named = {row[f"{kind}_id"]: (kind, row[f"{kind}_name"]) for kind in ("user", "experiment", "run") for row in rows[f"{kind.title()}s"]}
+    named |= {row["tag_id"]: ("tag", named.get(row["run_id"]), row["tag_name"]) for row in rows["Tags"]}
+    named |= {row["graph_id"]: ("graph", named.get(row["run_id"])) for row in rows["Graphs"]}
+    assert set(named) <= ids
+    rows["Tensors"] = [row for row in rows["Tensors"] if row["dtype"] is not None]
+    written = {row["rowid"]: (named[row["series"]], row["step"]) for row in rows["Tensors"]}
+    rows["TensorStrings"] = [row for row in rows["TensorStrings"] if row["tensor_rowid"] in written]
+
+    def plain(table, column, value):
+        if column.endswith("_time"):
+            return value if value in (3.0, 2e9) else value is not None and value > 1e9
+        if column == "tensor_rowid":
+            return written[value]
+        if column in ("user_id", "experiment_id", "run_id", "tag_id", "graph_id", "series") or (table, column) == ("Descriptions", "id"):
+            return named.get(value, value)
+        if column == "node_def":
+            return str(tf.NodeDef.FromString(value))
+        if isinstance(value, bytes) and value.startswith(b"\x89PNG"):
+            return run("", lambda: tf.image.decode_png(value)).tolist()
+        return value
+
+    found = {t: sorted((repr([(c, plain(t, c, v)) for c, v in row.items() if c != "rowid"]) for row in rows[t])) for t in TABLES}
+    return schema, columns, indices, found
+
+
+def databases_are_the_same():
+    files = path("ours.db"), path("theirs.db")
+    ours, theirs = (write_database(target, file) for target, file in zip((TARGET, ""), files))
+    assert ours == theirs, [(i, mine, other) for i, (mine, other) in enumerate(zip(ours, theirs)) if mine != other]
+    for mine, other in zip(rows_of(files[0]), rows_of(files[1])):
+        if isinstance(mine, dict):
+            for table in TABLES:
+                different = [(a, b) for a, b in zip(mine[table], other[table]) if a != b]
+                assert mine[table] == other[table], (table, len(mine[table]), len(other[table]), different[:2])
+        assert mine == other, (mine, other)
+    passed("databases of summaries are the same")
+
+
 def event_files_are_the_same():
     ours, theirs = (write_events(target, path(f"events-{side}")) for side, target in (("ours", TARGET), ("theirs", "")))
     assert ours[0] == theirs[0], "\n".join(f"{mine}\n    {other}" for mine, other in zip(ours[0], theirs[0]) if mine != other)
@@ -375,6 +474,7 @@ try:
     from_another_server()
     summaries_are_the_same()
     event_files_are_the_same()
+    databases_are_the_same()
     writers_of_scripts()
     folders_of_checkpoints()
     monitored_session_resumes()

@@ -15,7 +15,7 @@ from tensorflow.python.ops import gen_dataset_ops as dataset_ops
 from tensorflow.python.ops import gen_experimental_dataset_ops as experimental
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from pipelines import PIPELINES, Dataset, elements, same  # noqa: E402
+from pipelines import PIPELINES, Dataset, databases, elements, same  # noqa: E402
 
 CHECKS = []
 
@@ -54,6 +54,20 @@ def uninitialised_iterator_is_an_error(ours, theirs):
 
 
 @check
+def databases_of_other_kinds_are_refused(ours, theirs):
+    given = dict(driver_name="sqlite", data_source_name=databases.database(), query="select i from t", output_types=[tf.int64], output_shapes=[[]])
+    wrong = dict(driver_name="mysql"), dict(output_types=[tf.float32]), dict(output_shapes=[[1]]), dict(query=["a", "b"])
+    for target in (theirs, ours):
+        for op in (experimental.experimental_sql_dataset, tf.raw_ops.SqlDataset):
+            for other in wrong:
+                with tf.Graph().as_default(), tf.Session(target) as session:
+                    arguments = {**given, **other}
+                    arguments["query"] = tf.placeholder_with_default(arguments["query"], None)
+                    with fails(tf.errors.InvalidArgumentError):
+                        session.run(op(**arguments))
+
+
+@check
 def elements_are_read_by_their_index(ours, theirs):
     results = []
     for target in (theirs, ours):
@@ -89,6 +103,7 @@ SAVED = {
     "interleave": lambda: Dataset.range(5).interleave(lambda x: Dataset.range(x, x + 3), cycle_length=3),
     "zip": lambda: Dataset.zip((Dataset.range(9), Dataset.from_tensor_slices(tf.range(8.0)).skip(1).take(5))),
     "concatenate": lambda: Dataset.range(3).concatenate(Dataset.range(5).filter(lambda x: tf.equal(x % 2, 1))),
+    "query": lambda: databases.rows("select i from many limit 12", (tf.int32,)),
     "cache": lambda: Dataset.range(5).shuffle(5, seed=3).cache().repeat(3),
 }
 

@@ -84,6 +84,9 @@ FUNCTIONS = re.compile(
     r"|(Empty)?TensorList.*"
 )
 
+# Ops that TensorFlow computes with oneDNN alone, which the other ops are compared without: `fused_quantized.py` compares them.
+ONEDNN = re.compile(r"Quantized(DepthwiseConv2D|MatMulWithBias|Conv2D(PerChannel|And|WithBias)).*")
+
 # The most combinations of types of an op that are compared; of more, every forty-first is.
 MOST_COMBINATIONS = 500
 
@@ -144,7 +147,7 @@ def fits(kernel, types):
 
 def is_called(op):
     """Returns whether this script compares the op."""
-    elsewhere = (SYNCHRONISATION, COLLECTIVES, EVENT_FILES, FUNCTIONS)
+    elsewhere = (SYNCHRONISATION, COLLECTIVES, EVENT_FILES, FUNCTIONS, ONEDNN)
     return not (op in EXCUSED or PIPELINE.search(op) or any(ops.fullmatch(op) for ops in elsewhere))
 
 

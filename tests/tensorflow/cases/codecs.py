@@ -5,6 +5,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from . import Call, case
+from .image_files import JXL, WEBP, decoded
+from .jpeg_scans import with_a_scan_per_component
 from .special import special
 
 
@@ -84,6 +86,30 @@ def decode_image(c):
     for file in [*png_files(c), text(gif()), text(gif(False)), text(bmp(c.values((5, 3, 3), 0, 256, "uint8")))]:
         yield Call(file)
         yield Call(file, expand_animations=False, channels=3 if not file.item().startswith(b"BM") else 0)
+    if c.name("dtype") == "uint8":
+        for file in [*decoded(WEBP).values(), *lossless_jxl()]:
+            for expands in (True, False):
+                yield Call(text(file), expand_animations=expands)
+
+
+def lossless_jxl():
+    return [file for name, file in decoded(JXL).items() if "lossy" not in name]
+
+
+@case("DecodeWebP")
+def decode_webp(c):
+    for name, file in decoded(WEBP).items():
+        yield Call(text(file))
+        yield Call(text(file), channels=3 if "3" in name else 4)
+    yield Call(next(png_files(c)))
+
+
+@case("DecodeJxl")
+def decode_jxl(c):
+    for file in lossless_jxl():
+        yield Call(text(file))
+    yield Call(text(decoded(JXL)["lossless, 4 channels"]), channels=4)
+    yield Call(text(decoded(WEBP)["lossless, 4 channels"]))
 
 
 def jpeg_files(c):
@@ -91,7 +117,10 @@ def jpeg_files(c):
         for downsampled in (False, True):
             for progressive in (False, True):
                 image = smooth(c, (19, 22, channels))
-                yield text(eagerly(lambda: tf.raw_ops.EncodeJpeg(image=tf.constant(image), chroma_downsampling=downsampled, progressive=progressive)))
+                file = eagerly(lambda: tf.raw_ops.EncodeJpeg(image=tf.constant(image), chroma_downsampling=downsampled, progressive=progressive))
+                yield text(file)
+                if channels == 3 and not progressive:
+                    yield text(with_a_scan_per_component(file))
 
 
 @case("ExtractJpegShape")
@@ -117,6 +146,10 @@ def decode_jpeg(c):
                 near(probe, "DecodeJpeg", [probe.constant(file)], 3 if attrs.get("dct_method") else 9, **attrs)
 
             yield make
+    for name, file in decoded(JXL).items():
+        if "lossy" in name:
+            # The decoders compute with floating-point numbers.
+            yield lambda probe, run, file=file: near(probe, "DecodeJpeg", [probe.constant(text(file))], 1)
 
 
 @special("DecodeAndCropJpeg")

@@ -65,4 +65,4 @@ def same(ours, theirs):
                 assert x.dtype == y.dtype
 
 
-from pipelines import comma_separated, damaged, files, functions, memory, raw  # noqa: E402,F401
+from pipelines import comma_separated, damaged, databases, files, functions, memory, raw  # noqa: E402,F401
