@@ -11,6 +11,7 @@ mod gamma;
 mod index_shuffle;
 mod poisson;
 mod shuffle;
+mod sobol;
 mod words;
 
 pub(super) use self::binomial::{BINOMIAL, binomial};
@@ -20,6 +21,7 @@ pub(super) use self::gamma::gamma;
 pub(super) use self::index_shuffle::{SHUFFLED, index_shuffle};
 pub(super) use self::poisson::poisson;
 pub(super) use self::shuffle::{multinomial, shuffle};
+use self::sobol::sobol;
 pub(super) use self::words::{WordStream, Words};
 
 use crate::numeric::dispatch::{FLOATS, INDEX, WORDS};
@@ -63,6 +65,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Multinomial", &[("T", FLOATS), ("output_dtype", INDEX)], |i| {
         multinomial(i, Source::of_node(i)?)
     }),
+    KernelDef::of("SobolSample", &[("dtype", &[Float])], |_| sobol::<f32>()),
+    KernelDef::of("SobolSample", &[("dtype", &[Double])], |_| sobol::<f64>()),
     KernelDef {
         host_memory: &["shape"],
         ..KernelDef::of("RandomGamma", &[("T", DRAWN), ("S", INDEX)], |i| gamma(i, Source::of_node(i)?))

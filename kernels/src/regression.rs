@@ -1,11 +1,15 @@
 //! Kernels of regressions.
 
+mod ascent;
+mod loss;
+
 use crate::numeric::dispatch::dispatch;
+use crate::numeric::farm::fingerprint128;
 use crate::numeric::widen::Lane as _;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use graph::DType::{self, *};
-use graph::Tensor;
+use graph::{Shape, Tensor};
 use half::{bf16, f16};
 use num_traits::AsPrimitive;
 
@@ -24,6 +28,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
     same(&[("T", &[Float]), ("output_dtype", &[Float])]),
     same(&[("T", &[BFloat16]), ("output_dtype", &[BFloat16])]),
     same(&[("T", &[Half]), ("output_dtype", &[Half])]),
+    KernelDef::of("SdcaOptimizer", &[], |init| ascent::ascend(init, "adaptative")),
+    KernelDef::of("SdcaOptimizerV2", &[], |init| ascent::ascend(init, "adaptive")),
+    KernelDef::of("SdcaFprint", &[], |_| Kernel::sync(fingerprint)),
     KernelDef::of("SdcaShrinkL1", &[], |init| {
         let (l1, l2) = (init.attr::<f32>("l1")?, init.attr::<f32>("l2")?);
         Kernel::sync(move |ctx| shrink(ctx, l1, l2))
@@ -71,6 +78,21 @@ fn isotonic(ctx: &mut KernelContext<'_>) -> Result<()> {
     };
     ctx.set_output(0, output);
     ctx.set_output(1, Tensor::from_slice(&segments, shape)?);
+    Ok(())
+}
+
+/// Outputs the fingerprint of each string as two numbers, of which the first is never 0 or 1.
+fn fingerprint(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let input = ctx.input(0)?;
+    let [count] = input.shape().dims() else {
+        device::invalid!("Input must be a vector, got shape {}", input.shape());
+    };
+    let words = input.as_strings()?.iter().flat_map(|text| {
+        let [low, high] = fingerprint128(text);
+        [if low < 2 { low.wrapping_sub(2) } else { low }, high].map(|word| word as i64)
+    });
+    let shape = Shape::new(&[*count, 2])?;
+    ctx.set_output(0, Tensor::from_slice(&words.collect::<Vec<_>>(), shape)?);
     Ok(())
 }
 

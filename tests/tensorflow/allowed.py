@@ -594,6 +594,18 @@ ALLOWED = (
         "TensorSummaryV2", {"T": "bool"}, Call(TEXT(b"tag"), np.array(True), TEXT(b" 12 ")),
     ),
     Allowed(
+        "SobolSample",
+        r"np\.float\d+\(\d\S*\), not np\.float\d+\(-",
+        "the unit of coordinates overflows in the peer from point 2^30 on, so that they are negative",
+        "SobolSample", {"dtype": "double"}, Call(np.int32(2), np.int32(4), np.int32(2**30 + 5)),
+    ),
+    Allowed(
+        "SdcaOptimizer(V2)?",
+        r"InvalidArgumentError: (dense_features at index|sparse_feature_values has|\d+ sparse_indices for).*, not",
+        "operands that are too short are refused; the peer reads beyond their ends",
+        "SdcaOptimizer", {}, None,
+    ),
+    Allowed(
         ".*",
         r"not UnicodeDecodeError",
         "the client cannot decode the peer's message, which contains the invalid bytes",

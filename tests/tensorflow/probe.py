@@ -179,6 +179,11 @@ def config():
     return out
 
 
+def copied(feeds):
+    """Copies the fed arrays: the peer's session shares their memory, and some kernels write their inputs."""
+    return {name: np.array(value) for name, value in feeds.items()}
+
+
 def attempt(target, probes):
     """Runs the probes in one session; returns for each name the (outputs, variables) of each step."""
     graph_def = graph_pb2.GraphDef(node=[n for p in probes for n in p.nodes])
@@ -193,7 +198,7 @@ def attempt(target, probes):
                 session.run(first, {k: v for p in probes for k, v in p.first_feeds.items()})
             for step in range(max((p.steps for p in probes), default=0)):
                 live = [p for p in probes if p.steps > step]
-                feeds = {k: v for p in live for k, v in p.feeds.items()}
+                feeds = copied({k: v for p in live for k, v in p.feeds.items()})
                 got = session.run([[fetchable(n) for n in p.fetches] for p in live], feeds)
                 read = session.run([[fetchable(n) for n in p.reads] for p in live]) if any(p.reads for p in live) else [[] for _ in live]
                 for p, outputs, variables in zip(live, got, read):

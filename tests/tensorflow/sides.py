@@ -13,7 +13,7 @@ import time
 import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import graph_pb2
 
-from probe import config
+from probe import config, copied
 
 # Children are forked from a process that has imported TensorFlow without starting threads, which a fork would not copy.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -188,7 +188,7 @@ class Steps:
 
     def step(self, names, feeds):
         fetched = [self.graph.get_tensor_by_name(n) if ":" in n else self.graph.get_operation_by_name(n) for n in names]
-        return self.session.run(fetched, feeds, options=self.options)
+        return self.session.run(fetched, copied(feeds), options=self.options)
 
 
 def failure(error):

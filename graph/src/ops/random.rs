@@ -47,6 +47,15 @@ pub(super) const OPS: &[OpDef] = &[
         ..OF_SHAPE
     },
     OpDef {
+        name: "SobolSample",
+        inputs: &["dim: int32", "num_results: int32", "skip: int32"],
+        outputs: &["samples: dtype"],
+        attrs: &["dtype: {float, double} = float"],
+        infer: sobol,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "NonDeterministicInts",
         inputs: &["shape: shape_dtype"],
         attrs: &["dtype: type = int64", "shape_dtype: type = int64"],
@@ -138,6 +147,19 @@ const OF_SHAPE: OpDef = OpDef {
 pub(super) fn shape_given(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.value_as_shape(0)?;
     infer.set(0, shape);
+    Ok(())
+}
+
+/// Sets the shape of SobolSample: a row for each point, as long as input 0 says.
+fn sobol(infer: &mut Infer<'_>) -> Result<()> {
+    let mut dims = [None; 3];
+    for (i, dim) in dims.iter_mut().enumerate() {
+        infer.input_of_rank(i, 0)?;
+        if let Some(value) = infer.value(i) {
+            *dim = usize::try_from(value.item::<i32>()?).ok();
+        }
+    }
+    infer.set(0, PartialShape::from([dims[1], dims[0]]));
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! The 64-bit fingerprint of strings that TensorFlow calls `Fingerprint64`: FarmHash's hash of the same name, which is
-//! the same in all its versions. All sums and products are modulo 2^64.
+//! The fingerprints of strings that TensorFlow calls `Fingerprint64` and `Fingerprint128`: FarmHash's hashes of the same
+//! names, which are the same in all its versions. All sums and products are modulo 2^64.
 
 const K0: u64 = 0xc3a5_c85c_97cb_3127;
 const K1: u64 = 0xb492_b66f_be98_f273;
@@ -16,6 +16,18 @@ pub fn fingerprint64(s: &[u8]) -> u64 {
         33..=BLOCK => long(s),
         _ => blocks(s),
     }
+}
+
+/// The multiplier that mixes pairs of words in fingerprints of 128 bits.
+const PAIR: u64 = 0x9ddf_ea08_eb38_2d69;
+
+/// Returns the fingerprint of 128 bits of a string: the low word, then the high word.
+pub(crate) fn fingerprint128(s: &[u8]) -> [u64; 2] {
+    let (seed, rest) = match s.split_at_checked(16) {
+        Some((_, rest)) => ([word(s, 0), word(s, 8).wrapping_add(K0)], rest),
+        None => ([K0, K1], s),
+    };
+    if rest.len() < 2 * BLOCK { wide_short(rest, seed) } else { wide_blocks(rest, seed) }
 }
 
 /// Returns the eight bytes from `at` on as a little-endian number; missing bytes are zero.
@@ -151,9 +163,73 @@ fn blocks(s: &[u8]) -> u64 {
     pair(u, pair(v[1], w[1], factor).wrapping_add(x), factor)
 }
 
+/// Returns the fingerprint of 128 bits of a string of less than two blocks.
+fn wide_short(s: &[u8], [mut a, mut b]: [u64; 2]) -> [u64; 2] {
+    let spread = |word: u64| fold(word.wrapping_mul(K1)).wrapping_mul(K1);
+    let (mut c, mut d);
+    if s.len() <= 16 {
+        a = spread(a);
+        c = b.wrapping_mul(K1).wrapping_add(short(s));
+        d = fold(a.wrapping_add(if s.len() >= 8 { word(s, 0) } else { c }));
+    } else {
+        c = pair(word(s, s.len() - 8).wrapping_add(K1), a, PAIR);
+        d = pair(b.wrapping_add(s.len() as u64), c.wrapping_add(word(s, s.len() - 16)), PAIR);
+        a = a.wrapping_add(d);
+        // The last 16 bytes, or less, have been read above.
+        for at in (0..s.len() - 16).step_by(16) {
+            a = (a ^ spread(word(s, at))).wrapping_mul(K1);
+            b ^= a;
+            c = (c ^ spread(word(s, at + 8))).wrapping_mul(K1);
+            d ^= c;
+        }
+    }
+    let (a, b) = (pair(a, c, PAIR), pair(d, b, PAIR));
+    [a ^ b, pair(b, a, PAIR)]
+}
+
+/// Returns the fingerprint of 128 bits of a string of two or more blocks.
+fn wide_blocks(s: &[u8], [x, y]: [u64; 2]) -> [u64; 2] {
+    let z = (s.len() as u64).wrapping_mul(K1);
+    let first = (y ^ K1).rotate_right(49).wrapping_mul(K1).wrapping_add(word(s, 0));
+    let v = [first, first.rotate_right(42).wrapping_mul(K1).wrapping_add(word(s, 8))];
+    let w = [
+        y.wrapping_add(z).rotate_right(35).wrapping_mul(K1).wrapping_add(x),
+        x.wrapping_add(word(s, 88)).rotate_right(53).wrapping_mul(K1),
+    ];
+    let mut state = State { x, y, z, v, w };
+    // Blocks are read in pairs.
+    let whole = s.len() / (2 * BLOCK) * (2 * BLOCK);
+    for at in (0..whole).step_by(BLOCK) {
+        state.mix(s, at, K1, 1);
+    }
+    let State { mut x, mut y, mut z, mut v, mut w } = state;
+    x = x.wrapping_add(v[0].wrapping_add(z).rotate_right(49).wrapping_mul(K0));
+    y = y.wrapping_mul(K0).wrapping_add(w[1].rotate_right(37));
+    z = z.wrapping_mul(K0).wrapping_add(w[0].rotate_right(27));
+    w[0] = w[0].wrapping_mul(9);
+    v[0] = v[0].wrapping_mul(K0);
+    // The rest is read backwards, in parts of 32 bytes; the last part may overlap the blocks.
+    let mut done = 0;
+    while done < s.len() - whole {
+        done += 32;
+        let at = s.len() - done;
+        y = x.wrapping_add(y).rotate_right(42).wrapping_mul(K0).wrapping_add(v[1]);
+        w[0] = w[0].wrapping_add(word(s, at + 16));
+        x = x.wrapping_mul(K0).wrapping_add(w[0]);
+        z = sum(&[z, w[1], word(s, at)]);
+        w[1] = w[1].wrapping_add(v[0]);
+        v = half_block(s, at, v[0].wrapping_add(z), v[1]);
+        v[0] = v[0].wrapping_mul(K0);
+    }
+    x = pair(x, v[0], PAIR);
+    y = pair(y.wrapping_add(z), w[0], PAIR);
+    let low = pair(x.wrapping_add(v[1]), w[1], PAIR).wrapping_add(y);
+    [low, pair(x.wrapping_add(w[1]), y.wrapping_add(v[1]), PAIR)]
+}
+
 #[cfg(test)]
 mod tests {
-    use super::fingerprint64;
+    use super::{fingerprint64, fingerprint128};
 
     /// One line for each length from 0 on: the result of TensorFlow's StringToHashBucketFast with 2^63 - 1 buckets for
     /// the string whose byte `i` is `31 * i + 17 * length`.
@@ -165,6 +241,21 @@ mod tests {
         for (length, line) in TENSORFLOW.lines().enumerate() {
             let text: Vec<u8> = (0..length).map(|i| (31 * i + 17 * length) as u8).collect();
             assert_eq!((fingerprint64(&text) % i64::MAX as u64).to_string(), line, "length {length}");
+            lengths += 1;
+        }
+        assert_eq!(lengths, 601);
+    }
+
+    /// The same for TensorFlow's SdcaFprint: the low word and the high word.
+    const TENSORFLOW_WIDE: &str = include_str!("farm_wide.txt");
+
+    #[test]
+    fn strings_of_all_lengths_have_the_wide_fingerprints_of_tensorflow() {
+        let mut lengths = 0;
+        for (length, line) in TENSORFLOW_WIDE.lines().enumerate() {
+            let text: Vec<u8> = (0..length).map(|i| (31 * i + 17 * length) as u8).collect();
+            let [low, high] = fingerprint128(&text).map(|word| word as i64);
+            assert_eq!(format!("{low} {high}"), line, "length {length}");
             lengths += 1;
         }
         assert_eq!(lengths, 601);

@@ -30,7 +30,28 @@ R_ONLY = dict(hashed_output=False, num_buckets=0, hash_key=0, Nsparse=0, ragged_
 UTF8 = dict(input_encoding="UTF-8")
 LONG = {"Tsplits": "int64"}
 
+SDCA = dict(loss_type="logistic_loss", l1=0.0, l2=1.0, num_loss_partitions=1, num_inner_iterations=1)
+ONE_SPARSE = dict(num_sparse_features=1, num_sparse_features_with_values=0, num_dense_features=0, **SDCA)
+ONE_DENSE = dict(num_sparse_features=0, num_sparse_features_with_values=0, num_dense_features=1, **SDCA)
+
 CALLS = (
+    *(("SobolSample", {"dtype": "float"}, Call(I(dim), I(count), I(skip))) for dim, count, skip in ((0, 1, 0), (21201, 1, 0), (-1, 1, 0), (1, 0, 0), (1, 1, -1), (1, 2**31 - 1, 0), (1, 5, 2**31 - 4), ([1], 1, 0))),
+    ("SdcaFprint", {}, Call(TEXT([[b"a"]]))),
+    ("SdcaFprint", {}, Call(TEXT(b"a"))),
+    *(
+        ("SdcaOptimizer", {}, Call([L(examples)], [L(features)], [], [], F(2), S(labels), [L(indices)], [F(3)], [], F(*state), **ONE_SPARSE))
+        for examples, features, labels, indices, state in (
+            ([0, 1], [3, 4], [0, 2], [3, 4, 5], (2, 4)), ([0, 1], [3], [0, 1], [3, 4, 5], (2, 4)), ([0, 1], [3, 6], [0, 1], [3, 4, 5], (2, 4)),
+            ([0, 0], [3, 3], [0, 1], [3, 4, 5], (2, 4)), ([0, 1], [3, 4], [0], [3, 4, 5], (2, 4)), ([0, 1], [3, 4], [0, 1], [3, 4, 5], (2, 3)),
+            ([0, 1], [3, 4], [0, 1], [3, 4, 5], (3, 4)), ([0, 1], [3, 4], [0, 1], [3, 4, 5], (8,)),
+        )
+    ),
+    *(
+        ("SdcaOptimizerV2", {}, Call([], [], [], [F(*features)], F(2), S([0, 1]), [], [], [F(3)], F(2, 4), **(ONE_DENSE | more)))
+        for features, more in (((2, 4), {}), ((2, 0), {}), ((2, 3, 1), {}), ((6,), {}))
+    ),
+    ("SdcaOptimizer", {}, Call([], [], [], [F(2, 3)], F(2), S([0, -1]), [], [], [F(3)], F(2, 4), **(ONE_DENSE | dict(loss_type="poisson_loss")))),
+    ("SdcaOptimizer", {}, Call([], [], [], [], F(2), S([0, 1]), [], [], [], F(2, 4), **(ONE_DENSE | dict(num_dense_features=0)))),
     *(("StringNGrams", LONG, Call(SIX, L(splits), **NGRAMS)) for splits in ([0], [0, 3], [1, 6], [0, 7], [0, 4, 3, 6])),
     ("StringNGrams", LONG, Call(SIX, L([0, 6]), **(NGRAMS | dict(ngram_widths=[2, 0])))),
     ("StringNGrams", LONG, Call(SIX, L([0, 6]), **(NGRAMS | dict(ngram_widths=[], pad_width=-1, preserve_short_sequences=True)))),

@@ -248,3 +248,10 @@ def shuffled_indices(c):
     yield Call(c.array(1, "dtype"), c.array([[1, 2, 3], [4, 5, 6]], "Tseed"), c.array(9, "dtype"))
     if c.name("dtype") in ("int64", "uint64"):
         yield Call(c.array([1, 2**40], "dtype"), c.array([1, 2, 3], "Tseed"), c.array(2**50 + 1, "dtype"))
+
+
+@case("SobolSample")
+def sobol(c):
+    scalar = lambda v: np.array(v, np.int32)
+    for dim, count, skip in ((1, 1, 0), (1, 70, 0), (3, 9, 0), (40, 1100, 0), (40, 3, 1), (7, 600, 12345), (40, 5, 2**24 - 3), (40, 4, 2**29 + 77), (21200, 2, 3), (9000, 3, 70000)):
+        yield Call(scalar(dim), scalar(count), scalar(skip), exact=True)
