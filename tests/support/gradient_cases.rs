@@ -1,5 +1,6 @@
 //! At least one case for every op that has a gradient. Inputs are not near points where the derivative jumps.
 
+use graph::attr::AttrList;
 use graph::{AttrValue, DType, Shape, Tensor};
 
 /// An op with inputs and attributes, whose gradient is compared with central differences.
@@ -136,6 +137,8 @@ pub(crate) fn all() -> Vec<Case> {
     out.extend(reductions());
     out.extend(networks());
     out.extend(sparse());
+    out.extend(ragged());
+    out.extend(transformed());
     out.extend(matrices());
     out.extend(crate::neural_gradient_cases::all());
     out
@@ -471,6 +474,58 @@ fn wide_constant(values: &[i64], dims: &[usize]) -> Input {
         Input::Fixed(tensor) => Input::Constant(tensor),
         other => other,
     }
+}
+
+fn ragged() -> Vec<Case> {
+    let splits = |values: &[i64]| Input::Fixed(Tensor::vector(values).unwrap_or_else(|e| panic!("{e}")));
+    let gather = |levels: Vec<Input>, indices: &[i32], dims: &[usize]| {
+        let rank = levels.len() + dims.len() - 1;
+        let call = case("RaggedGather").list(levels).x(&[5, 2], -2.0, 2.0).matrix(indices, dims);
+        call.attr("OUTPUT_RAGGED_RANK", rank as i64)
+    };
+    let dense = |shape: &[i64], default: &[usize], partitions: Vec<Input>, types: &[&'static str]| {
+        let types = AttrList::Str(types.iter().map(|name| (*name).into()).collect());
+        let call = case("RaggedTensorToTensor").arg(splits(shape)).x(&[5, 2], -2.0, 2.0);
+        call.x(default, 0.5, 1.0).list(partitions).attr("row_partition_types", types)
+    };
+    vec![
+        gather(vec![splits(&[0, 2, 2, 5])], &[2, 0, 2, 1], &[4]),
+        gather(vec![splits(&[0, 1, 3]), splits(&[0, 2, 2, 5])], &[1, 1, 0, 1], &[2, 2]),
+        case("RaggedTensorToSparse").list(vec![splits(&[0, 1, 3]), splits(&[0, 2, 2, 5])]).x(&[5], -2.0, 2.0),
+        dense(&[-1, -1, 2], &[], vec![splits(&[0, 2, 2, 5])], &["ROW_SPLITS"]),
+        // Rows that are cut, and a default value for each column.
+        dense(&[4, 2, 2], &[2], vec![splits(&[0, 2, 2, 5])], &["ROW_SPLITS"]),
+        dense(
+            &[-1, -1, -1, 2],
+            &[2],
+            vec![splits(&[0, 1, 3]), splits(&[0, 2, 2, 5])],
+            &["ROW_SPLITS", "ROW_SPLITS"],
+        ),
+        dense(
+            &[-1, 3, 2],
+            &[1],
+            vec![wide(&[4], &[]), splits(&[0, 0, 2, 2, 2])],
+            &["FIRST_DIM_SIZE", "VALUE_ROWIDS"],
+        ),
+    ]
+}
+
+/// Images that are moved by whole pixels: for other transformations the gradient is only near the derivative.
+fn transformed() -> Vec<Case> {
+    let moved = |op: &'static str| {
+        let transforms = [1.0f32, 0.0, 1.0, 0.0, 1.0, -2.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0];
+        let shape = Shape::new(&[2, 8]).unwrap_or_default();
+        let transforms = Tensor::from_slice(&transforms, shape).unwrap_or_else(|e| panic!("{e}"));
+        // The kernel computes in single precision.
+        case(op).x(&[2, 5, 4, 3], -2.0, 2.0).single().arg(Input::Fixed(transforms)).k(&[4, 5])
+    };
+    let mut out = Vec::new();
+    for interpolation in ["NEAREST", "BILINEAR"] {
+        out.push(moved("ImageProjectiveTransformV2").attr("interpolation", interpolation));
+        let filled = moved("ImageProjectiveTransformV3").arg(Input::Fixed(Tensor::scalar(0.5f32)));
+        out.push(filled.attr("interpolation", interpolation).attr("fill_mode", "CONSTANT"));
+    }
+    out
 }
 
 fn sparse() -> Vec<Case> {

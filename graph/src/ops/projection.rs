@@ -1,7 +1,11 @@
 //! Resampling of images: projective transformations, and glimpses around points.
 
+use super::broadcast::arrived;
+use super::shape::first_only;
 use super::{Gradient, OpDef};
+use crate::builder::{Forward, Scope, SliceIndex};
 use crate::error::Result;
+use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
 
@@ -14,6 +18,7 @@ const TRANSFORM: OpDef = OpDef {
         "fill_mode: string = 'CONSTANT'",
     ],
     infer: transformed,
+    gradient: Gradient::Defined(transform_gradient),
     ..OpDef::NEW
 };
 
@@ -50,6 +55,35 @@ fn transformed(infer: &mut Infer<'_>) -> Result<()> {
         crate::invalid!("output_shape must have 2 elements, not the shape {sizes}");
     }
     windows(infer, &images, 2)
+}
+
+/// Returns the gradient of transformed images: the arrived gradient, transformed by the inverse matrices, like TensorFlow's.
+/// It is exact for translations by whole pixels.
+fn transform_gradient(
+    scope: &Scope,
+    forward: &Forward,
+    dz: &[Option<Output>],
+) -> Result<Vec<Option<Output>>> {
+    let dz = arrived(forward, dz)?;
+    let first = SliceIndex::Range(None, Some(1), 1);
+    let transforms = forward.input(1);
+    // The last element of a matrix of 3 x 3 elements is 1, and is not part of the transformation.
+    let one = scope.op("OnesLike").input(scope.strided_slice(transforms, &[SliceIndex::ALL, first])).output();
+    let matrices = scope.reshape(scope.concat(&[transforms, one], 1), &[-1, 3, 3]);
+    let inverses = scope.reshape(scope.op("MatrixInverse").input(matrices).output(), &[-1, 9]);
+    let last = scope.strided_slice(inverses, &[SliceIndex::ALL, SliceIndex::Range(Some(8), Some(9), 1)]);
+    let scaled = scope.op("RealDiv").input(inverses).input(last).output();
+    let inverses = scope.strided_slice(scaled, &[SliceIndex::ALL, SliceIndex::Range(None, Some(8), 1)]);
+    let size = scope.shape_of(forward.input(0));
+    let size = scope.strided_slice(size, &[SliceIndex::Range(Some(1), Some(3), 1)]);
+    let mut call = scope.op(forward.node.op.name()).input(dz).input(inverses).input(size);
+    if forward.inputs.len() > 3 {
+        call = call.input(scope.constant(0f32));
+    }
+    for name in ["interpolation", "fill_mode"] {
+        call = call.attr(name, forward.attr::<String>(name)?);
+    }
+    Ok(first_only(forward, Some(call.output())))
 }
 
 fn glimpse(infer: &mut Infer<'_>) -> Result<()> {

@@ -1,8 +1,12 @@
 //! Ragged tensors: rows of different lengths, stored as one tensor of values and row splits, which hold the start of
 //! each row and the end of the last one.
 
+use super::broadcast::arrived;
 use super::{Gradient, OpDef};
+use crate::builder::{Forward, Scope, SliceIndex};
+use crate::dtype::DType;
 use crate::error::Result;
+use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
 use bytes::Bytes;
@@ -33,6 +37,7 @@ pub(super) const OPS: &[OpDef] = &[
             "OUTPUT_RAGGED_RANK: int >= 0",
         ],
         infer: infer_gather,
+        gradient: Gradient::Defined(gather_gradient),
         ..OpDef::NEW
     },
     OpDef {
@@ -41,6 +46,13 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["sparse_indices: int64", "sparse_values: T", "sparse_dense_shape: int64"],
         attrs: &["RAGGED_RANK: int >= 1", "T: type", "Tsplits: {int32, int64} = int64"],
         infer: infer_sparse,
+        gradient: Gradient::Defined(|scope, forward, dz| {
+            let values = forward.inputs.len() - 1;
+            let dz = dz.get(1).copied().flatten();
+            let mut gradients = vec![None; values];
+            gradients.push(dz.map(|dz| scope.reshape_like(dz, forward.input(values))));
+            Ok(gradients)
+        }),
         ..OpDef::NEW
     },
     OpDef {
@@ -60,6 +72,7 @@ pub(super) const OPS: &[OpDef] = &[
             "row_partition_types: list(string)",
         ],
         infer: infer_dense,
+        gradient: Gradient::Defined(dense_gradient),
         ..OpDef::NEW
     },
     OpDef {
@@ -163,6 +176,66 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
 ];
+
+/// Returns the number of rows of a tensor, a scalar.
+fn rows_of(scope: &Scope, x: Output) -> Output {
+    scope.strided_slice(scope.shape_of(x), &[SliceIndex::At(0)])
+}
+
+/// Returns the gradients of RaggedGather: the gradient of each gathered value is added to that of the value.
+fn gather_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let levels = forward.inputs.len() - 2;
+    let mut gradients = vec![None; forward.inputs.len()];
+    let Some(dz) = dz.last().copied().flatten() else { return Ok(gradients) };
+    let values = forward.input(levels);
+    // The first value of each row of the outermost level.
+    let mut starts = forward.input(0);
+    for level in 1..levels {
+        starts = scope.gather(forward.input(level), starts, 0);
+    }
+    let rows = scope.reshape(forward.input(levels + 1), &[-1]);
+    let ends = scope.strided_slice(starts, &[SliceIndex::Range(Some(1), None, 1)]);
+    let one = match scope.dtype(starts) {
+        DType::Int32 => scope.constant(1i32),
+        _ => scope.constant(1i64),
+    };
+    let (from, to) = (scope.gather(starts, rows, 0), scope.gather(ends, rows, 0));
+    let places = scope.op("RaggedRange").input(from).input(to).input(one);
+    let places = places.attr("Tsplits", scope.dtype(starts)).outputs();
+    let Some(&places) = places.get(1) else { return Ok(gradients) };
+    gradients[levels] = Some(scope.unsorted_segment_sum(dz, places, rows_of(scope, values)));
+    Ok(gradients)
+}
+
+/// Returns the gradients of RaggedTensorToTensor: that of a value is found at its place in the result, that of the default
+/// value is the sum over the other places.
+fn dense_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let dz = arrived(forward, dz)?;
+    let (values, default) = (forward.input(1), forward.input(2));
+    let partitions: Vec<Output> = forward.inputs[3..].to_vec();
+    let names: Vec<Bytes> = forward.attr("row_partition_types")?;
+    let kinds = row_partition_types(&names, partitions.len())?;
+    let levels = kinds.iter().filter(|kind| **kind != RowPartitionType::Size).count() as i64;
+    let shape = scope.strided_slice(scope.shape_of(dz), &[SliceIndex::Range(None, Some(levels + 1), 1)]);
+    // The number of the value at each place of the result, or -1 where the default value is.
+    let count = rows_of(scope, values);
+    let numbers =
+        scope.op("Range").input(scope.constant(0i32)).input(count).input(scope.constant(1i32)).output();
+    let none = scope.constant(-1i32);
+    let places = scope.op("RaggedTensorToTensor").input(shape).input(numbers).input(none).input(partitions);
+    let places = places.attr("row_partition_types", names).output();
+    let of_values = scope.unsorted_segment_sum(dz, places, count);
+    // Segment 0 for the default value; sums leave out segment -1.
+    let is_default = scope.op("Equal").input(places).input(none).output();
+    let is_default = scope.op("Cast").input(is_default).attr("DstT", DType::Int32).output();
+    let segment = scope.op("Sub").input(is_default).input(scope.constant(1i32)).output();
+    let sum = scope.unsorted_segment_sum(dz, segment, scope.constant(1i32));
+    let sum = scope.sum_to_shape_of(scope.squeeze(sum, &[0]), default);
+    let mut gradients = vec![None; forward.inputs.len()];
+    gradients[1] = Some(of_values);
+    gradients[2] = Some(scope.reshape_like(sum, default));
+    Ok(gradients)
+}
 
 fn infer_filled(infer: &mut Infer<'_>) -> Result<()> {
     let ids = infer.input_of_rank(0, 1)?;
