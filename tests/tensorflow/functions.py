@@ -112,6 +112,27 @@ def gradients_of_maps(at):
 
 
 @case
+def gradients_of_ops(at):
+    """The function of a SymbolicGradient may be an op."""
+    x, y, dz = (tf1.placeholder(tf.float32, [3, 3]) for _ in range(3))
+    out = []
+    for op, inputs, flags in (("Mul", [x, y], {}), ("Sin", [x], {}), ("MatMul", [x, y], {"transpose_a": True, "transpose_b": False, "grad_a": False, "grad_b": False})):
+        graph = tf1.GraphDef()
+        graph.versions.producer = tf1.get_default_graph().as_graph_def().versions.producer
+        node = graph.node.add(name="gradient", op="SymbolicGradient")
+        node.input.extend(f"given{i}" for i in range(len(inputs) + 1))
+        node.attr["Tin"].list.type.extend([tf.float32.as_datatype_enum] * (len(inputs) + 1))
+        node.attr["Tout"].list.type.extend([tf.float32.as_datatype_enum] * len(inputs))
+        node.attr["f"].func.name = op
+        node.attr["f"].func.attr["T"].type = tf.float32.as_datatype_enum
+        for name, value in flags.items():
+            node.attr["f"].func.attr[name].b = value
+        given = {f"given{i}": tensor for i, tensor in enumerate([*inputs, dz])}
+        out += tf1.import_graph_def(graph, given, [f"gradient:{i}" for i in range(len(inputs))], name="")
+    return out, [{x: numbers(3, 3), y: numbers(3, 3).T + 1.0, dz: numbers(3, 3) * 2.0}]
+
+
+@case
 def loops_in_loops(at):
     x = tf1.placeholder(tf.float32, [])
 

@@ -295,6 +295,32 @@ fn symbolic_gradients_are_lowered_to_backward_passes_of_the_bodies() -> Result<(
 }
 
 #[test]
+fn symbolic_gradients_of_ops_are_lowered_to_their_gradients() -> Result<()> {
+    check(
+        "x = Placeholder[dtype=float]\ny = Placeholder[dtype=float]\ndz = Placeholder[dtype=float]
+        g = SymbolicGradient[Tin=[float, float, float], Tout=[float, float], f=@MatMul[T=float]](x, y, dz)",
+        expect![[r#"
+            x = Placeholder[dtype=float]
+            y = Placeholder[dtype=float]
+            dz = Placeholder[dtype=float]
+            g = IdentityN[T=[float, float], _stands_for_lowered=true](g/gradients/MatMul_grad/MatMul, g/gradients/MatMul_grad/MatMul_1, ^g/output_control_node)
+            g/gradients/MatMul_grad/MatMul = MatMul[T=float, transpose_a=false, transpose_b=true](dz, y)
+            g/gradients/MatMul_grad/MatMul_1 = MatMul[T=float, transpose_a=true, transpose_b=false](x, dz)
+            g/output_control_node = NoOp(^g/gradients/MatMul_grad/MatMul, ^g/gradients/MatMul_grad/MatMul_1)
+        "#]],
+    )
+}
+
+#[test]
+fn errors_of_symbolic_gradients_name_the_op_without_a_gradient() -> Result<()> {
+    check(
+        "x = Placeholder[dtype=float]
+        g = SymbolicGradient[Tin=[float, float, float], Tout=[float, float], f=@Mod[T=float]](x, x, x)",
+        expect!["No gradient is defined for op 'Mod' (node {{node Mod}})"],
+    )
+}
+
+#[test]
 fn errors_in_bodies_name_the_calling_node() -> Result<()> {
     check(
         "call = PartitionedCall[Tin=[], Tout=[], f=@nobody]",

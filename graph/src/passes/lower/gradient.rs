@@ -1,12 +1,15 @@
 //! Lowering of `SymbolicGradient`: the node is replaced by the gradient function that the library registers for the
-//! function, or by the backward pass of the function's body.
+//! function, or by the backward pass of the function's body. The function may also be an op.
 
 use super::Draft;
 use crate::attr::FuncAttr;
 use crate::builder::Scope;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::function::Body;
 use crate::graph::{NodeId, Output};
+use crate::ops::spec::ArgType;
+use crate::ops::{self, Op};
 use crate::passes::prune;
 
 impl Draft<'_> {
@@ -26,12 +29,47 @@ impl Draft<'_> {
             let name = &source.name;
             return Err(Error::unimplemented(format!("a gradient that needs function {name} within itself")));
         }
-        let body = self.body(&source)?;
-        match named {
-            Some(_) => self.inline_body(id, source, &body),
-            None => self.inline_body(id, source, &gradient_of(&body)?),
+        if named.is_some() {
+            let body = self.body(&source)?;
+            return self.inline_body(id, source, &body);
         }
+        let gradient = match ops::lookup(&source.name) {
+            Some(op) if self.graph.library.lookup(&source.name).is_err() => {
+                gradient_of(&body_of(op, &source)?)?
+            }
+            _ => gradient_of(&*self.body(&source)?)?,
+        };
+        self.inline_body(id, source, &gradient)
     }
+}
+
+/// Returns the body of the function that calls an op with the attributes of `call`.
+fn body_of(op: &Op, call: &FuncAttr) -> Result<Body> {
+    op.check_attrs(&call.attrs)?;
+    let scope = Scope::new();
+    let arg_types: Vec<DType> = op.input_types(&call.attrs)?.iter().map(|port| port.dtype).collect();
+    let argument = |(index, dtype): (usize, &DType)| -> Output {
+        scope.op("_Arg").attr("T", *dtype).attr("index", index as i64).output()
+    };
+    let inputs: Vec<Output> = arg_types.iter().enumerate().map(argument).collect();
+    let (mut node, mut rest) = (scope.op(op.name()), &inputs[..]);
+    for arg in &op.inputs {
+        let (given, more) = rest.split_at(op.arg_count(arg, &call.attrs)?);
+        let is_list = arg.number_attr.is_some() || matches!(arg.ty, ArgType::List(_));
+        node = if is_list { node.input(given) } else { node.input(given[0]) };
+        rest = more;
+    }
+    for (name, value) in call.attrs.iter() {
+        node = node.attr(name, value.clone());
+    }
+    let outputs = node.outputs();
+    let returned = |(index, output): (usize, &Output)| {
+        scope.op("_Retval").input(*output).attr("index", index as i64).node()
+    };
+    let returns = outputs.iter().enumerate().map(returned).collect();
+    let return_types = op.output_types(&call.attrs)?.iter().map(|port| port.dtype).collect();
+    let args = inputs.iter().map(|input| input.node).collect();
+    Ok(Body { graph: scope.finish()?, args, returns, control_returns: Vec::new(), arg_types, return_types })
 }
 
 /// Returns the body of the gradient function. The gradient of an argument that no output depends on is zeros.
