@@ -66,6 +66,7 @@ mod partition;
 pub mod plan;
 mod pool;
 mod projection;
+mod protobuf;
 mod quantize;
 mod quantized;
 mod quantized_fused;
@@ -200,6 +201,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     partition::KERNELS,
     pool::KERNELS,
     projection::KERNELS,
+    protobuf::KERNELS,
     quantize::KERNELS,
     quantized::KERNELS,
     quantized_fused::KERNELS,

@@ -62,6 +62,7 @@ mod parsing;
 mod partition;
 pub mod pool;
 mod projection;
+mod protobuf;
 mod quantize;
 mod quantized;
 mod quantized_fused;
@@ -193,6 +194,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     partition,
     pool,
     projection,
+    protobuf,
     quantize,
     quantized,
     quantized_fused,

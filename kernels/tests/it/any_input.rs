@@ -269,6 +269,20 @@ const PLAIN: &[DType] = &[
 /// The types of the values of ops that allow no other types.
 const QUANTIZED: &[DType] = &[DType::QInt8, DType::QUInt8, DType::QInt16, DType::QUInt16, DType::QInt32];
 
+/// Returns an attribute that is never valid if it is random: the type and the fields of a message.
+fn given(op: &graph::Op, attribute: &str) -> Option<AttrValue> {
+    if !["DecodeProtoV2", "EncodeProto"].contains(&op.name()) {
+        return None;
+    }
+    match attribute {
+        "message_type" => Some("tensorflow.TensorShapeProto.Dim".into()),
+        "field_names" => Some(AttrList::Str(vec!["size".into(), "name".into()]).into()),
+        "output_types" | "Tinput_types" => Some(vec![DType::Int64, DType::String].into()),
+        "descriptor_source" => Some("local://".into()),
+        _ => None,
+    }
+}
+
 /// Returns a node with random attributes that its op allows; about a third of the attributes that have a default are
 /// left at the default.
 fn node(random: &Random, op: &'static graph::Op) -> Option<Node> {
@@ -282,6 +296,10 @@ fn node(random: &Random, op: &'static graph::Op) -> Option<Node> {
         let mut types: Vec<DType> = PLAIN.iter().copied().filter(is_allowed).collect();
         if types.is_empty() {
             types = QUANTIZED.iter().copied().filter(is_allowed).collect();
+        }
+        if let Some(value) = given(op, spec.name) {
+            node.attrs.set(spec.name, value);
+            continue;
         }
         let drawn = (0..20).find_map(|_| random.attr(spec, &types).filter(|v| spec.check(v).is_ok()));
         let is_count = op.inputs.iter().chain(&op.outputs).any(|arg| arg.number_attr == Some(spec.name));

@@ -2,6 +2,7 @@
 //! compiled from `protos/`. The generated code is committed, so that a build needs no compiler of protocol
 //! buffers; `UPDATE_PROTOS=1 cargo test -p anabranch-proto` rewrites it.
 
+use prost::Message as _;
 use protox::prost_reflect::{DescriptorPool, Kind};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -48,6 +49,32 @@ fn generated_code_is_current() -> Result<(), Box<dyn Error>> {
         let same = fs::read(current.join(&name))? == fs::read(committed.join(&name))?;
         assert!(same, "src/generated/{} is stale: {rewrites}", name.display());
     }
+    Ok(())
+}
+
+/// The descriptors of the messages that TensorFlow's servers know by name: those of `protos/`, and of examples. The CPU's
+/// kernels, which use no generated code, include the file.
+#[test]
+fn descriptors_for_kernels_are_current() -> Result<(), Box<dyn Error>> {
+    let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let protos = crate_folder.join("protos");
+    let mut files =
+        fs::read_dir(&protos)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
+    files.push(crate_folder.join("tests/it/examples.proto"));
+    files.sort();
+    let mut descriptors = protox::compile(files, [protos, crate_folder.join("tests/it")])?;
+    descriptors.file.retain(|file| file.package() != "anabranch");
+    for file in &mut descriptors.file {
+        file.service.clear();
+        file.source_code_info = None;
+    }
+    let current = descriptors.encode_to_vec();
+    let committed = crate_folder.join("../kernels/src/protobuf/local.binpb");
+    if env::var_os("UPDATE_PROTOS").is_some() {
+        return Ok(fs::write(committed, current)?);
+    }
+    let rewrites = "UPDATE_PROTOS=1 cargo test -p anabranch-proto rewrites it";
+    assert!(fs::read(committed)? == current, "kernels/src/protobuf/local.binpb is stale: {rewrites}");
     Ok(())
 }
 

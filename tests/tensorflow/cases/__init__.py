@@ -117,5 +117,5 @@ class Context:
 
 
 from . import (  # noqa: E402,F401
-    arrays, audio, candidate, clustering, codecs, elementwise, files, images, matrices, nn, normalization, quantized, ragged, random, recurrent, reductions, regression, sequences, sets, space, sparse, state, strings, text, uniform_quantized, variants, windows,
+    arrays, audio, candidate, clustering, codecs, elementwise, files, images, matrices, messages, nn, normalization, quantized, ragged, random, recurrent, reductions, regression, sequences, sets, space, sparse, state, strings, text, uniform_quantized, variants, windows,
 )

@@ -5,6 +5,7 @@ import numpy as np
 
 from . import Call
 from .image_files import JXL, WEBP, decoded
+from .messages import SOURCE, of_list
 
 F = lambda *shape: np.ones(shape, np.float32)
 I = lambda v: np.array(v, np.int32)
@@ -30,12 +31,70 @@ R_ONLY = dict(hashed_output=False, num_buckets=0, hash_key=0, Nsparse=0, ragged_
 UTF8 = dict(input_encoding="UTF-8")
 LONG = {"Tsplits": "int64"}
 
+PROTO = dict(descriptor_source=SOURCE, message_type="old.part.Every")
+NODE = dict(descriptor_source=SOURCE, message_type="new.Node")
+
+
+def decoded(text, **attrs):
+    return "DecodeProtoV2", {}, Call(TEXT([text]), **(dict(field_names=["i"], output_types=["int32"]) | NODE | attrs))
+
+
+def encoded(sizes, value, **attrs):
+    return "EncodeProto", {}, Call(I(sizes), [value], **(dict(field_names=["numbers"]) | NODE | attrs))
+
+
 SDCA = dict(loss_type="logistic_loss", l1=0.0, l2=1.0, num_loss_partitions=1, num_inner_iterations=1)
 ONE_SPARSE = dict(num_sparse_features=1, num_sparse_features_with_values=0, num_dense_features=0, **SDCA)
 ONE_DENSE = dict(num_sparse_features=0, num_sparse_features_with_values=0, num_dense_features=1, **SDCA)
 
 CALLS = (
     *(("SobolSample", {"dtype": "float"}, Call(I(dim), I(count), I(skip))) for dim, count, skip in ((0, 1, 0), (21201, 1, 0), (-1, 1, 0), (1, 0, 0), (1, 1, -1), (1, 2**31 - 1, 0), (1, 5, 2**31 - 4), ([1], 1, 0))),
+    *(decoded(text) for text in (b"\0", b"\x0c", b"\x01", b"\x0f", b"\x10", b"\x10\xff", b"\x0a\x05a", b"\x1b", b"\x1b\x24", b"\xff\xff\xff\xff\xff\xff")),
+    *(decoded(text, field_names=["numbers"]) for text in (b"\x1a\x01\xff", b"\x18\x09\x1a\x00", b"\x1a\x05\x01")),
+    *(decoded(text, sanitize=True) for text in (b"\x0a\x01\xff", b"\x10", b"\x22\x02\x10\xff", b"\x22\x00" + b"\x22\x80\x80\x80\x80\x08")),
+    decoded(b"", sanitize=True, message_type="old.part.Needed", field_names=["must"]),
+    decoded(b"\x08\x05\x12\x00", sanitize=True, message_type="old.part.Needed", field_names=["must"]),
+    decoded(b"\x10\x01\x12\x01\x05", field_names=["i"]),
+    *(
+        decoded(text, message_format="text")
+        for text in (
+            b"i: x", b"zz: 5", b"i: 5 i: 6", b"x: 5 y: 'a'", b"n2: 3", b"i: 3.0", b"i: 3000000000", b"numbers: [1,]", b"numbers: 1;, numbers: 2", b"i 5", b"next { i: 1", b"4: 5", b"text: 'a\nb'", b"i: +3",
+            b"[new.Node] { }", b"next: [{i:1}]", b"i: 1i:2", b"i: true", b"i: 1_0", b"i: inf", b"text: a", b"text: 'a", b"text: '\\q'", b"i: 08", b"i: 0x", b"text: 5", b"i: 5 }", b"i:", b"@", b"set: 1 set: 2",
+        )
+    ),
+    decoded(b"", message_type="new.None"),
+    decoded(b"", message_type=".new.Node"),
+    decoded(b"", field_names=["none"]),
+    decoded(b"", output_types=["int8"]),
+    decoded(b"", output_types=["float"]),
+    decoded(b"", field_names=["i", "x"]),
+    decoded(b"", message_format="json"),
+    decoded(b"", descriptor_source="local://"),
+    decoded(b"", descriptor_source="/none/such.pb"),
+    decoded(b"", descriptor_source=b"bytes://\x0a\x05a"),
+    decoded(b"", field_names=["old.part.more"]),
+    ("DecodeProtoV2", {}, Call(TEXT([]), field_names=["i"], output_types=["int32"], **NODE)),
+    encoded([[3]], I([[1, 2]])),
+    encoded([1], I([1, 2])),
+    encoded([[1], [1]], I([[1, 2]])),
+    encoded([[1, 1]], I([[1, 2]])),
+    encoded([[1]], S([[1, 2]])),
+    encoded([[1]], L([[1, 2]]), field_names=["none"]),
+    encoded([[1]], L([[1, 2]]), field_names=["numbers", "i"]),
+    encoded([[1]], L([[1, 2]]), message_type="new.None"),
+    ("EncodeProto", {}, Call(I([[1, 1]]), [I([[1, 2]]), I([[1], [2]])], field_names=["numbers", "i"], **NODE)),
+    encoded([[1]], I([[1]]), field_names=["old.part.more"], **PROTO),
+    *(
+        ("DecodeJSONExample", {}, Call(TEXT([text])))
+        for text in (
+            b"", b"null", b"[]", b"5", b"{", b'{"x": 1}', b"{} x", b"{,}", b'{"features" {}}', b'{"features": 5}', b'{"features": []}', b'{"features": {"feature": {"a": {"int64List": {}, "floatList": {}}}}}',
+            b'{"features": {"feature": {"a": {}, "a": {}}}}', b'{"features": {"feature": {5: {}}}}', b'{"features": {"feature": {null: {}}}}', b'{"features": {"feature": {a-b: {}}}}',
+            b'{"features": {"feature": {"a\\q": {}}}}', b'{"features": {"feature": {"\\ud800": {}}}}', b'{"features": {"feature": {"\\u12": {}}}}', b"/* c */{}", b'{"Features": {}}', b"{} {}",
+            *(of_list(b"int64List", v) for v in (b"[1.5]", b"[9223372036854775808]", b"[01]", b"[true]", b'[""]', b'[" 5"]', b"[+5]", b"[1e18]", b'["nan"]', b"[.5]", b"[5.]", b"[1 2]", b"[,]", b"{}", b"[-]", b'["5 "]', b"[" * 96 + b"]" * 96)),
+            *(of_list(b"floatList", v) for v in (b"[1e40]", b'["x"]', b"[3.4028236e38]", b"[NaN]", b'["1.5x"]', b'[""]', b"[Infinity]", b"[true]")),
+            *(of_list(b"bytesList", v) for v in (b'["***"]', b"[5]", b'["a"]', b'["aGk=="]', b'["aA="]', b'["aG k="]', b'["===="]', b'["aGk=aGk="]')),
+        )
+    ),
     ("SdcaFprint", {}, Call(TEXT([[b"a"]]))),
     ("SdcaFprint", {}, Call(TEXT(b"a"))),
     *(
