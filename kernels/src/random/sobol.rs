@@ -105,6 +105,9 @@ where
         .collect();
     let unit = 1.0 / (1u32 << DIGITS) as f64;
     for (number, row) in (first..).zip(samples.values_mut::<T>()?.chunks_exact_mut(dim)) {
+        if number % 4096 == 0 {
+            ctx.check_cancelled()?;
+        }
         // Consecutive points differ by the direction of the lowest zero digit of the number.
         let changed = (number as usize).trailing_ones() as usize;
         for ((x, of), out) in point.iter_mut().zip(&directions).zip(row) {

@@ -28,10 +28,17 @@ struct Settings {
     partitions: f32,
 }
 
-/// A weight towards zero by `shrinkage`, at most to zero.
+/// Moves a weight towards zero by `shrinkage`, at most to zero; NaN becomes zero.
 fn shrunk(weight: f64, shrinkage: f32) -> f64 {
     let rest = (weight.abs() - f64::from(shrinkage)).max(0.0);
     if rest > 0.0 { rest.copysign(weight) } else { 0.0 }
+}
+
+/// The same for the weights of dense columns, in single precision: NaN stays NaN, like in TensorFlow.
+fn shrunk_dense(weight: f32, shrinkage: f32) -> f64 {
+    let rest = weight.abs() - shrinkage;
+    let moved = if rest > 0.0 || rest.is_nan() { rest.copysign(weight) } else { 0.0 };
+    moved.into()
 }
 
 /// A sparse feature column: for each example the weights that its features use, with the features' values.
@@ -189,8 +196,8 @@ impl Batch {
             let (weights, deltas) = (column.weights.values::<f32>()?, column.deltas.values::<f32>()?);
             for ((x, weight), delta) in column.row(example)?.iter().zip(weights).zip(deltas) {
                 let x = f64::from(*x);
-                before += x * shrunk((*weight).into(), shrinkage);
-                current += x * shrunk((weight + delta * settings.partitions).into(), shrinkage);
+                before += x * shrunk_dense(*weight, shrinkage);
+                current += x * shrunk_dense(weight + delta * settings.partitions, shrinkage);
             }
         }
         Ok([before, current])

@@ -115,7 +115,8 @@ impl Loss {
         Some(match self {
             Loss::Logistic => entropy(product) + entropy(1.0 - product),
             Loss::Squared => dual * (0.5 * dual - label),
-            Loss::Hinge | Loss::SmoothHinge if product < 0.0 || product > 1.0 => return None,
+            Loss::Hinge | Loss::SmoothHinge if product < 0.0 => return None,
+            Loss::Hinge | Loss::SmoothHinge if product > 1.0 => return None,
             Loss::Hinge => -product,
             Loss::SmoothHinge => -product + 0.5 * dual * dual,
             Loss::Poisson => match label - dual {
