@@ -189,7 +189,7 @@ impl SliceSpec {
 }
 
 /// Writes the dimensions of a `TensorShapeProto`.
-pub(crate) fn write_shape(proto: &mut Writer, shape: &Shape) {
+pub fn write_shape(proto: &mut Writer, shape: &Shape) {
     for &size in shape.iter() {
         proto.message(2, |dim| {
             dim.int(1, size as i64);
@@ -197,7 +197,7 @@ pub(crate) fn write_shape(proto: &mut Writer, shape: &Shape) {
     }
 }
 
-pub(crate) fn read_shape(proto: Fields<'_>) -> Result<Shape, Malformed> {
+pub fn read_shape(proto: Fields<'_>) -> Result<Shape, Malformed> {
     let mut sizes = Vec::new();
     for field in proto {
         let (2, dim) = field? else { continue };

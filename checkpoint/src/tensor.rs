@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::proto::{Field, Fields, Malformed, Writer, put_varint, take_varint};
-use crate::slice::{read_shape, write_shape};
+pub use crate::slice::{read_shape, write_shape};
 use bytes::Bytes;
 use graph::{DType, Shape, Tensor};
 

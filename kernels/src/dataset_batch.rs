@@ -11,16 +11,16 @@ use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::{PartialShape, Tensor};
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("BatchDataset", &[], |_| {
-        dataset_kernel(|ctx| batch(dataset(ctx, 0)?, batch_size(ctx)?, false, None))
+    KernelDef::of("BatchDataset", &[], |init| {
+        dataset_kernel(init, |ctx| batch(dataset(ctx, 0)?, batch_size(ctx)?, false, None))
     }),
-    KernelDef::of("BatchDatasetV2", &[], |_| {
-        dataset_kernel(|ctx| {
+    KernelDef::of("BatchDatasetV2", &[], |init| {
+        dataset_kernel(init, |ctx| {
             batch(dataset(ctx, 0)?, batch_size(ctx)?, boolean(ctx, 2, "drop_remainder")?, None)
         })
     }),
-    KernelDef::of("ParallelBatchDataset", &[], |_| {
-        dataset_kernel(|ctx| {
+    KernelDef::of("ParallelBatchDataset", &[], |init| {
+        dataset_kernel(init, |ctx| {
             let calls = integer(ctx, 2, "num_parallel_calls")?;
             batch(dataset(ctx, 0)?, batch_size(ctx)?, boolean(ctx, 3, "drop_remainder")?, Some(calls))
         })
@@ -29,7 +29,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ExperimentalRebatchDataset", &[], replicated),
     KernelDef::of("RebatchDatasetV2", &[], |init| {
         let spec = spec(init)?;
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             let sizes = ctx.input(1)?;
             if sizes.shape().rank() > 1 {
                 device::invalid!("`batch_sizes` must be a scalar or a vector.");
@@ -40,14 +40,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("PaddedBatchDataset", &[], |init| {
         let shapes = init.attr::<i64>("N")? as usize;
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             let (padded, padding) = padding(ctx, shapes, ctx.num_inputs())?;
             padded_batch(dataset(ctx, 0)?, batch_size(ctx)?, padded, padding, false)
         })
     }),
     KernelDef::of("PaddedBatchDatasetV2", &[], |init| {
         let shapes = init.attr::<i64>("N")? as usize;
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             let last = ctx.num_inputs() - 1;
             let (padded, padding) = padding(ctx, shapes, last)?;
             let drop_remainder = boolean(ctx, last, "drop_remainder")?;
@@ -58,25 +58,25 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ExperimentalDenseToSparseBatchDataset", &[], sparse_batched),
     KernelDef::of("UnbatchDataset", &[], unbatched),
     KernelDef::of("ExperimentalUnbatchDataset", &[], unbatched),
-    KernelDef::of("WindowDataset", &[], |_| {
-        dataset_kernel(|ctx| {
+    KernelDef::of("WindowDataset", &[], |init| {
+        dataset_kernel(init, |ctx| {
             let drop_remainder = boolean(ctx, 4, "drop_remainder")?;
             window(dataset(ctx, 0)?, windowing(ctx, drop_remainder)?)
         })
     }),
     KernelDef::of("SlidingWindowDataset", &[], |init| {
         let drop_remainder = init.attr::<bool>("drop_remainder")?;
-        dataset_kernel(move |ctx| sliding_window(dataset(ctx, 0)?, windowing(ctx, drop_remainder)?))
+        dataset_kernel(init, move |ctx| sliding_window(dataset(ctx, 0)?, windowing(ctx, drop_remainder)?))
     }),
-    KernelDef::of("ExperimentalSlidingWindowDataset", &[], |_| {
-        dataset_kernel(|ctx| sliding_window(dataset(ctx, 0)?, windowing(ctx, true)?))
+    KernelDef::of("ExperimentalSlidingWindowDataset", &[], |init| {
+        dataset_kernel(init, |ctx| sliding_window(dataset(ctx, 0)?, windowing(ctx, true)?))
     }),
 ];
 
 /// `RebatchDataset`: splits each batch among replicas.
 fn replicated(init: &KernelInit<'_>) -> Result<Kernel> {
     let spec = spec(init)?;
-    dataset_kernel(move |ctx| split(dataset(ctx, 0)?, integer(ctx, 1, "num_replicas")?, spec.clone()))
+    dataset_kernel(init, move |ctx| split(dataset(ctx, 0)?, integer(ctx, 1, "num_replicas")?, spec.clone()))
 }
 
 fn batch_size(ctx: &KernelContext<'_>) -> Result<i64> {
@@ -84,8 +84,8 @@ fn batch_size(ctx: &KernelContext<'_>) -> Result<i64> {
 }
 
 /// `DenseToSparseBatchDataset`: batches elements of different shapes as sparse tensors.
-fn sparse_batched(_: &KernelInit<'_>) -> Result<Kernel> {
-    dataset_kernel(|ctx| {
+fn sparse_batched(init: &KernelInit<'_>) -> Result<Kernel> {
+    dataset_kernel(init, |ctx| {
         let row = ctx.input(2)?;
         if row.shape().rank() != 1 {
             device::invalid!("row_shape must be a vector");
@@ -95,8 +95,8 @@ fn sparse_batched(_: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-fn unbatched(_: &KernelInit<'_>) -> Result<Kernel> {
-    dataset_kernel(|ctx| unbatch(dataset(ctx, 0)?))
+fn unbatched(init: &KernelInit<'_>) -> Result<Kernel> {
+    dataset_kernel(init, |ctx| unbatch(dataset(ctx, 0)?))
 }
 
 /// Returns the windows that inputs 1 to 3 describe.

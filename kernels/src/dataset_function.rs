@@ -33,7 +33,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("FlatMapDataset", &[], |init| {
         let (f, spec) = (function(init, "f")?, spec(init)?);
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             map::flat_map(dataset(ctx, 0)?, captured(ctx, &f, 1..ctx.num_inputs())?, spec.clone())
         })
     }),
@@ -55,13 +55,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("FilterDataset", &[], |init| {
         let predicate = function(init, "predicate")?;
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             map::filter(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?)
         })
     }),
     KernelDef::of("ParallelFilterDataset", &[], |init| {
         let (predicate, deterministic) = (function(init, "predicate")?, deterministic(init)?);
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             let last = ctx.num_inputs() - 1;
             let how = Parallelism { calls: integer(ctx, last, "num_parallel_calls")?, deterministic };
             parallel_filter(dataset(ctx, 0)?, captured(ctx, &predicate, 1..last)?, how)
@@ -69,7 +69,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("FilterByLastComponentDataset", &[], |init| {
         let spec = spec(init)?;
-        dataset_kernel(move |ctx| map::filter_by_last_component(dataset(ctx, 0)?, spec.clone()))
+        dataset_kernel(init, move |ctx| map::filter_by_last_component(dataset(ctx, 0)?, spec.clone()))
     }),
     KernelDef::of("MapAndBatchDataset", &[], mapped_and_batched),
     KernelDef::of("ExperimentalMapAndBatchDataset", &[], mapped_and_batched),
@@ -90,7 +90,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         if lengths.len() != functions.len() {
             device::invalid!("branches and other_arguments_lengths must have the same length.");
         }
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             let ratio = (integer(ctx, 1, "ratio_numerator")?, integer(ctx, 2, "ratio_denominator")?);
             let mut start = 3usize;
             let mut branches = Vec::new();
@@ -118,7 +118,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("IndexFlatMapDataset", &[], |init| {
         let (map, index_map) = (function(init, "map_func")?, function(init, "index_map_func")?);
         let (map_arguments, spec) = (count(init, "Tmap_func_args")?, spec(init)?);
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             let (middle, end) = (1 + map_arguments, ctx.num_inputs() - 1);
             index_flat_map(
                 dataset(ctx, 0)?,
@@ -149,7 +149,7 @@ fn deterministic(init: &KernelInit<'_>) -> Result<Option<bool>> {
 fn mapped(init: &KernelInit<'_>) -> Result<Kernel> {
     let (f, spec) = (function(init, "f")?, spec(init)?);
     let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
-    dataset_kernel(move |ctx| {
+    dataset_kernel(init, move |ctx| {
         let f = captured(ctx, &f, 1..ctx.num_inputs())?;
         map::map(dataset(ctx, 0)?, f, spec.clone(), preserve_cardinality)
     })
@@ -158,7 +158,7 @@ fn mapped(init: &KernelInit<'_>) -> Result<Kernel> {
 fn mapped_in_parallel(init: &KernelInit<'_>, deterministic: Option<bool>) -> Result<Kernel> {
     let (f, spec) = (function(init, "f")?, spec(init)?);
     let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
-    dataset_kernel(move |ctx| {
+    dataset_kernel(init, move |ctx| {
         let last = ctx.num_inputs() - 1;
         let how = Parallelism { calls: integer(ctx, last, "num_parallel_calls")?, deterministic };
         let f = captured(ctx, &f, 1..last)?;
@@ -169,7 +169,7 @@ fn mapped_in_parallel(init: &KernelInit<'_>, deterministic: Option<bool>) -> Res
 fn mapped_and_batched(init: &KernelInit<'_>) -> Result<Kernel> {
     let (f, spec) = (function(init, "f")?, spec(init)?);
     let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
-    dataset_kernel(move |ctx| {
+    dataset_kernel(init, move |ctx| {
         let end = ctx.num_inputs() - 3;
         let how = Parallelism { calls: integer(ctx, end + 1, "num_parallel_calls")?, deterministic: None };
         let (size, drop_remainder) =
@@ -196,7 +196,7 @@ fn legacy(numbers: &[i64], _: i64) -> Option<InterleavePrefetch> {
 
 fn interleaved(init: &KernelInit<'_>, ahead: PrefetchFn) -> Result<Kernel> {
     let (f, spec, arguments) = (function(init, "f")?, spec(init)?, count(init, "Targuments")?);
-    dataset_kernel(move |ctx| {
+    dataset_kernel(init, move |ctx| {
         let end = 1 + arguments;
         let mut numbers = Vec::new();
         for i in end..ctx.num_inputs() {
@@ -219,7 +219,7 @@ fn interleaved(init: &KernelInit<'_>, ahead: PrefetchFn) -> Result<Kernel> {
 fn scanned(init: &KernelInit<'_>) -> Result<Kernel> {
     let (f, spec, states) = (function(init, "f")?, spec(init)?, count(init, "Tstate")?);
     let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
-    dataset_kernel(move |ctx| {
+    dataset_kernel(init, move |ctx| {
         let initial = tensors(ctx, 1..1 + states)?;
         let f = captured(ctx, &f, 1 + states..ctx.num_inputs())?;
         map::scan(dataset(ctx, 0)?, initial, f, spec.clone(), preserve_cardinality)
@@ -228,7 +228,7 @@ fn scanned(init: &KernelInit<'_>) -> Result<Kernel> {
 
 fn taken_while(init: &KernelInit<'_>) -> Result<Kernel> {
     let predicate = function(init, "predicate")?;
-    dataset_kernel(move |ctx| {
+    dataset_kernel(init, move |ctx| {
         map::take_while(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?)
     })
 }
@@ -239,7 +239,7 @@ fn grouped_by_window(init: &KernelInit<'_>) -> Result<Kernel> {
     let window_size = function(init, "window_size_func")?;
     let key_end = 1 + count(init, "Tkey_func_other_arguments")?;
     let reduce_end = key_end + count(init, "Treduce_func_other_arguments")?;
-    dataset_kernel(move |ctx| {
+    dataset_kernel(init, move |ctx| {
         grouped::group_by_window(
             dataset(ctx, 0)?,
             captured(ctx, &key, 1..key_end)?,
@@ -257,7 +257,7 @@ fn grouped_by_reducer(init: &KernelInit<'_>) -> Result<Kernel> {
     let key_end = 1 + count(init, "Tkey_func_other_arguments")?;
     let init_end = key_end + count(init, "Tinit_func_other_arguments")?;
     let reduce_end = init_end + count(init, "Treduce_func_other_arguments")?;
-    dataset_kernel(move |ctx| {
+    dataset_kernel(init, move |ctx| {
         let reducer = grouped::Reducer {
             key: captured(ctx, &key, 1..key_end)?,
             init: captured(ctx, &start, key_end..init_end)?,

@@ -14,7 +14,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("OptionsDataset", &[], |init| {
         let options = init.attr::<Bytes>("serialized_options")?;
         message::merged_options([&options, &options])?;
-        dataset_kernel(move |ctx| transform::options(dataset(ctx, 0)?, &options))
+        dataset_kernel(init, move |ctx| transform::options(dataset(ctx, 0)?, &options))
     }),
     KernelDef::of("FinalizeDataset", &[], pass_through),
     KernelDef::of("RewriteDataset", &[], pass_through),
@@ -23,18 +23,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("OptimizeDatasetV2", &[], pass_through),
     KernelDef::of("AssertNextDataset", &[], pass_through),
     KernelDef::of("ExperimentalAssertNextDataset", &[], pass_through),
-    KernelDef::of("BytesProducedStatsDataset", &[], pass_through),
-    KernelDef::of("ExperimentalBytesProducedStatsDataset", &[], pass_through),
-    KernelDef::of("LatencyStatsDataset", &[], pass_through),
-    KernelDef::of("ExperimentalLatencyStatsDataset", &[], pass_through),
     KernelDef::of("NonSerializableDataset", &[], pass_through),
     KernelDef::of("ExperimentalNonSerializableDataset", &[], pass_through),
     KernelDef::of("MaxIntraOpParallelismDataset", &[], pass_through),
     KernelDef::of("ExperimentalMaxIntraOpParallelismDataset", &[], pass_through),
     KernelDef::of("PrivateThreadPoolDataset", &[], pass_through),
     KernelDef::of("ExperimentalPrivateThreadPoolDataset", &[], pass_through),
-    KernelDef::of("AssertPrevDataset", &[], |_| {
-        dataset_kernel(|ctx| {
+    KernelDef::of("AssertPrevDataset", &[], |init| {
+        dataset_kernel(init, |ctx| {
             if ctx.input(1)?.shape().rank() != 1 {
                 device::invalid!("transformations must be a vector");
             }
@@ -63,14 +59,14 @@ fn thread_pool(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// `ThreadPoolDataset`: the input, after a check that the thread pool exists.
-fn with_thread_pool(_: &KernelInit<'_>) -> Result<Kernel> {
-    dataset_kernel(|ctx| {
+fn with_thread_pool(init: &KernelInit<'_>) -> Result<Kernel> {
+    dataset_kernel(init, |ctx| {
         let handle = handle_input(ctx, 1)?;
         ctx.resources().lookup::<ThreadPool>(&handle.container, &handle.name)?;
         dataset(ctx, 0)
     })
 }
 
-fn pass_through(_: &KernelInit<'_>) -> Result<Kernel> {
-    dataset_kernel(|ctx| dataset(ctx, 0))
+fn pass_through(init: &KernelInit<'_>) -> Result<Kernel> {
+    dataset_kernel(init, |ctx| dataset(ctx, 0))
 }

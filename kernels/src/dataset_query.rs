@@ -19,6 +19,13 @@ use smallvec::SmallVec;
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("DatasetCardinality", &[], cardinality),
     KernelDef::of("ExperimentalDatasetCardinality", &[], cardinality),
+    KernelDef::of("DatasetFingerprint", &[], |_| {
+        Kernel::sync(|ctx| {
+            let fingerprint = dataset(ctx, 0)?.fingerprint()?;
+            ctx.set_output(0, Tensor::scalar(fingerprint));
+            Ok(())
+        })
+    }),
     KernelDef::of("DatasetToGraph", &[], to_graph),
     KernelDef::of("DatasetToGraphV2", &[], to_graph),
     KernelDef::of("DatasetFromGraph", &[], from_graph),
@@ -45,7 +52,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
                 device::invalid!("index must be a scalar");
             }
             let pull = Pull { cancellation: ctx.step.cancellation.clone() };
-            let access = RandomAccess { ctx: IteratorContext::root(dataset.deterministic), pull };
+            let ctx = IteratorContext::root(dataset.deterministic);
+            let access = RandomAccess { ctx, pull, orders: None };
             let element = dataset.element_at(index.item::<i64>()?, &access)?;
             spec.check(&spec_of(&element))?;
             Ok(components(element))
@@ -82,8 +90,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(())
         })
     }),
-    KernelDef::of("WrapDatasetVariant", &[], |_| dataset_kernel(|ctx| dataset(ctx, 0))),
-    KernelDef::of("UnwrapDatasetVariant", &[], |_| dataset_kernel(|ctx| dataset(ctx, 0))),
+    KernelDef::of("WrapDatasetVariant", &[], |init| dataset_kernel(init, |ctx| dataset(ctx, 0))),
+    KernelDef::of("UnwrapDatasetVariant", &[], |init| dataset_kernel(init, |ctx| dataset(ctx, 0))),
 ];
 
 /// The type of the resource of DummyIterationCounter.

@@ -18,12 +18,12 @@ use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::DType;
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("TensorDataset", &[], |_| {
-        dataset_kernel(|ctx| Elements::tensors(tensors(ctx, 0..ctx.num_inputs())?))
+    KernelDef::of("TensorDataset", &[], |init| {
+        dataset_kernel(init, |ctx| Elements::tensors(tensors(ctx, 0..ctx.num_inputs())?))
     }),
     KernelDef::of("TensorSliceDataset", &[], |init| {
         let is_files = init.attr::<bool>("is_files")?;
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             let components = tensors(ctx, 0..ctx.num_inputs())?;
             if is_files && (components.len() != 1 || components[0].dtype() != DType::String) {
                 device::invalid!("file names must be a single tensor of strings");
@@ -31,8 +31,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Slices::dataset(components)
         })
     }),
-    KernelDef::of("SparseTensorSliceDataset", &[], |_| {
-        dataset_kernel(|ctx| {
+    KernelDef::of("SparseTensorSliceDataset", &[], |init| {
+        dataset_kernel(init, |ctx| {
             SparseSlices::dataset(ctx.input(0)?.clone(), ctx.input(1)?.clone(), ctx.input(2)?)
         })
     }),
@@ -42,7 +42,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ExperimentalMatchingFilesDataset", &[], matching),
     KernelDef::of("RangeDataset", &[], |init| {
         let dtype = spec(init)?.dtypes[0];
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             Range::dataset(
                 integer(ctx, 0, "start")?,
                 integer(ctx, 1, "stop")?,
@@ -56,30 +56,30 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("RandomDatasetV2", &[], |init| {
         let spec = spec(init)?;
         let rerandomize = init.attr::<bool>("rerandomize_each_iteration")?;
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             let seeds = seed_source(ctx, 2, seeds(ctx, 0)?, rerandomize)?;
             Random::dataset(seeds, spec.clone())
         })
     }),
-    KernelDef::of("TextLineDataset", &[], |_| {
-        dataset_kernel(|ctx| text_lines(files(ctx, Some(1), Some(2))?))
+    KernelDef::of("TextLineDataset", &[], |init| {
+        dataset_kernel(init, |ctx| text_lines(files(ctx, Some(1), Some(2))?))
     }),
-    KernelDef::of("TFRecordDataset", &[], |_| {
-        dataset_kernel(|ctx| records(files(ctx, Some(1), Some(2))?, Vec::new()))
+    KernelDef::of("TFRecordDataset", &[], |init| {
+        dataset_kernel(init, |ctx| records(files(ctx, Some(1), Some(2))?, Vec::new()))
     }),
-    KernelDef::of("TFRecordDatasetV2", &[], |_| {
-        dataset_kernel(|ctx| {
+    KernelDef::of("TFRecordDatasetV2", &[], |init| {
+        dataset_kernel(init, |ctx| {
             let offsets = ctx.input(3)?.values::<i64>()?.iter().map(|&offset| {
                 u64::try_from(offset).or_else(|_| device::invalid!("`byte_offsets` must not be negative"))
             });
             records(files(ctx, Some(1), Some(2))?, offsets.collect::<Result<_>>()?)
         })
     }),
-    KernelDef::of("FixedLengthRecordDataset", &[], |_| {
-        dataset_kernel(|ctx| fixed_length_records(files(ctx, None, Some(4))?, format(ctx)?))
+    KernelDef::of("FixedLengthRecordDataset", &[], |init| {
+        dataset_kernel(init, |ctx| fixed_length_records(files(ctx, None, Some(4))?, format(ctx)?))
     }),
-    KernelDef::of("FixedLengthRecordDatasetV2", &[], |_| {
-        dataset_kernel(|ctx| fixed_length_records(files(ctx, Some(5), Some(4))?, format(ctx)?))
+    KernelDef::of("FixedLengthRecordDatasetV2", &[], |init| {
+        dataset_kernel(init, |ctx| fixed_length_records(files(ctx, Some(5), Some(4))?, format(ctx)?))
     }),
     KernelDef::of("CSVDataset", &[], csv_dataset),
     KernelDef::of("CSVDatasetV2", &[], csv_dataset),
@@ -92,7 +92,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// Makes a kernel that outputs the dataset of the elements whose components are the inputs, one element after the other.
 fn list(init: &KernelInit<'_>, name: &'static str) -> Result<Kernel> {
     let spec = spec(init)?;
-    dataset_kernel(move |ctx| {
+    dataset_kernel(init, move |ctx| {
         let all = tensors(ctx, 0..ctx.num_inputs())?;
         let components = spec.dtypes.len();
         // A list must be whole; a window leaves out the tensors of an element that is not complete.
@@ -108,8 +108,8 @@ fn list(init: &KernelInit<'_>, name: &'static str) -> Result<Kernel> {
 }
 
 /// `MatchingFilesDataset`: the names of files.
-fn matching(_: &KernelInit<'_>) -> Result<Kernel> {
-    dataset_kernel(|ctx| matching_files(ctx.input(0)?.as_strings()?.to_vec()))
+fn matching(init: &KernelInit<'_>) -> Result<Kernel> {
+    dataset_kernel(init, |ctx| matching_files(ctx.input(0)?.as_strings()?.to_vec()))
 }
 
 fn generator(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -117,7 +117,7 @@ fn generator(init: &KernelInit<'_>) -> Result<Kernel> {
         ["init_func", "next_func", "finalize_func"].map(|attr| function(init, attr));
     let (init_func, next_func, finalize_func, spec) = (init_func?, next_func?, finalize_func?, spec(init)?);
     let (init_args, next_args) = (count(init, "Tinit_func_args")?, count(init, "Tnext_func_args")?);
-    dataset_kernel(move |ctx| {
+    dataset_kernel(init, move |ctx| {
         let generator = Generator {
             init: captured(ctx, &init_func, 0..init_args)?,
             next: captured(ctx, &next_func, init_args..init_args + next_args)?,
@@ -132,7 +132,7 @@ fn csv_dataset(init: &KernelInit<'_>) -> Result<Kernel> {
     let spec = spec(init)?;
     // The last input of the second version lists the columns to exclude.
     let excludes = init.node.op.name() == "CSVDatasetV2";
-    dataset_kernel(move |ctx| {
+    dataset_kernel(init, move |ctx| {
         let files = files(ctx, Some(1), Some(2))?;
         if files.buffer.is_none() {
             device::invalid!("buffer_size should be positive");
@@ -208,7 +208,7 @@ pub(super) fn seeds(ctx: &KernelContext<'_>, at: usize) -> Result<Seeds> {
 
 fn random(init: &KernelInit<'_>) -> Result<Kernel> {
     let spec = spec(init)?;
-    dataset_kernel(move |ctx| Random::dataset(SeedSource::new(seeds(ctx, 0)?, false), spec.clone()))
+    dataset_kernel(init, move |ctx| Random::dataset(SeedSource::new(seeds(ctx, 0)?, false), spec.clone()))
 }
 
 /// Returns the file names in input 0, with the compression and the buffer size in the inputs numbered `compression` and

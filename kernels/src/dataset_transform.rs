@@ -5,6 +5,7 @@ use super::dataset_source::seeds;
 use crate::objects::dataset::argument::{dataset, dataset_kernel, integer, string, tensors};
 use crate::objects::dataset::cache::{CacheSource, cache};
 use crate::objects::dataset::file_cache::file_cache;
+use crate::objects::dataset::global_shuffle::global_shuffle;
 use crate::objects::dataset::prefetch::Prefetch;
 use crate::objects::dataset::sampling::{sample, weighted_flat_map};
 use crate::objects::dataset::shuffle::{SeedSource, Shuffle};
@@ -17,26 +18,26 @@ use graph::Tensor;
 use std::sync::Arc;
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("ConcatenateDataset", &[], |_| {
-        dataset_kernel(|ctx| transform::concatenate(dataset(ctx, 0)?, dataset(ctx, 1)?))
+    KernelDef::of("ConcatenateDataset", &[], |init| {
+        dataset_kernel(init, |ctx| transform::concatenate(dataset(ctx, 0)?, dataset(ctx, 1)?))
     }),
-    KernelDef::of("ZipDataset", &[], |_| {
-        dataset_kernel(|ctx| {
+    KernelDef::of("ZipDataset", &[], |init| {
+        dataset_kernel(init, |ctx| {
             transform::zip((0..ctx.num_inputs()).map(|i| dataset(ctx, i)).collect::<Result<_>>()?)
         })
     }),
-    KernelDef::of("RepeatDataset", &[], |_| {
-        dataset_kernel(|ctx| transform::repeat(dataset(ctx, 0)?, integer(ctx, 1, "count")?))
+    KernelDef::of("RepeatDataset", &[], |init| {
+        dataset_kernel(init, |ctx| transform::repeat(dataset(ctx, 0)?, integer(ctx, 1, "count")?))
     }),
-    KernelDef::of("TakeDataset", &[], |_| {
-        dataset_kernel(|ctx| transform::take(dataset(ctx, 0)?, integer(ctx, 1, "count")?))
+    KernelDef::of("TakeDataset", &[], |init| {
+        dataset_kernel(init, |ctx| transform::take(dataset(ctx, 0)?, integer(ctx, 1, "count")?))
     }),
-    KernelDef::of("SkipDataset", &[], |_| {
-        dataset_kernel(|ctx| transform::skip(dataset(ctx, 0)?, integer(ctx, 1, "count")?))
+    KernelDef::of("SkipDataset", &[], |init| {
+        dataset_kernel(init, |ctx| transform::skip(dataset(ctx, 0)?, integer(ctx, 1, "count")?))
     }),
     KernelDef::of("ShardDataset", &[], |init| {
         let require_non_empty = init.attr::<bool>("require_non_empty")?;
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             let (shards, index) = (integer(ctx, 1, "num_shards")?, integer(ctx, 2, "index")?);
             transform::shard(dataset(ctx, 0)?, shards, index, require_non_empty)
         })
@@ -45,40 +46,47 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ExperimentalAutoShardDataset", &[], auto_shard),
     KernelDef::of("ShuffleDataset", &[], |init| {
         let reshuffle = init.attr::<bool>("reshuffle_each_iteration")?;
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             let seeds = SeedSource::new(seeds(ctx, 2)?, reshuffle);
             Shuffle::dataset(dataset(ctx, 0)?, buffer_size(ctx)?, seeds, 1)
         })
     }),
-    KernelDef::of("ShuffleDatasetV2", &[], |_| {
-        dataset_kernel(|ctx| {
+    KernelDef::of("ShuffleDatasetV2", &[], |init| {
+        dataset_kernel(init, |ctx| {
             let seeds = SeedSource::Shared(seed_generator(ctx, 2)?);
             Shuffle::dataset(dataset(ctx, 0)?, buffer_size(ctx)?, seeds, 1)
         })
     }),
     KernelDef::of("ShuffleDatasetV3", &[], |init| {
         let reshuffle = init.attr::<bool>("reshuffle_each_iteration")?;
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             let seeds = seed_source(ctx, 4, seeds(ctx, 2)?, reshuffle)?;
             Shuffle::dataset(dataset(ctx, 0)?, buffer_size(ctx)?, seeds, 1)
         })
     }),
+    KernelDef::of("GlobalShuffleDataset", &[], |init| {
+        let reshuffle = init.attr::<bool>("reshuffle_each_iteration")?;
+        dataset_kernel(init, move |ctx| {
+            let seeds = seed_source(ctx, 3, seeds(ctx, 1)?, reshuffle)?;
+            global_shuffle(dataset(ctx, 0)?, seeds)
+        })
+    }),
     KernelDef::of("ShuffleAndRepeatDataset", &[], |init| {
         let reshuffle = init.attr::<bool>("reshuffle_each_iteration")?;
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             let seeds = SeedSource::new(seeds(ctx, 2)?, reshuffle);
             Shuffle::dataset(dataset(ctx, 0)?, buffer_size(ctx)?, seeds, integer(ctx, 4, "count")?)
         })
     }),
     KernelDef::of("ShuffleAndRepeatDatasetV2", &[], |init| {
         let reshuffle = init.attr::<bool>("reshuffle_each_iteration")?;
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             let seeds = seed_source(ctx, 5, seeds(ctx, 2)?, reshuffle)?;
             Shuffle::dataset(dataset(ctx, 0)?, buffer_size(ctx)?, seeds, integer(ctx, 4, "count")?)
         })
     }),
-    KernelDef::of("CacheDataset", &[], |_| {
-        dataset_kernel(|ctx| {
+    KernelDef::of("CacheDataset", &[], |init| {
+        dataset_kernel(init, |ctx| {
             let filename = string(ctx, 1, "filename")?;
             if !filename.is_empty() {
                 return file_cache(dataset(ctx, 0)?, path_of(filename));
@@ -86,8 +94,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
             cache(dataset(ctx, 0)?, CacheSource::Own(PerPipeline::default()))
         })
     }),
-    KernelDef::of("CacheDatasetV2", &[], |_| {
-        dataset_kernel(|ctx| {
+    KernelDef::of("CacheDatasetV2", &[], |init| {
+        dataset_kernel(init, |ctx| {
             let filename = string(ctx, 1, "filename")?;
             if !filename.is_empty() {
                 return file_cache(dataset(ctx, 0)?, path_of(filename));
@@ -95,31 +103,33 @@ pub(super) const KERNELS: &[KernelDef] = &[
             cache(dataset(ctx, 0)?, cache_source(ctx, 2)?)
         })
     }),
-    KernelDef::of("PrefetchDataset", &[], |_| {
-        dataset_kernel(|ctx| Prefetch::dataset(dataset(ctx, 0)?, buffer_size(ctx)?))
+    KernelDef::of("PrefetchDataset", &[], |init| {
+        dataset_kernel(init, |ctx| Prefetch::dataset(dataset(ctx, 0)?, buffer_size(ctx)?))
     }),
     KernelDef::of("UniqueDataset", &[], unique),
     KernelDef::of("ExperimentalUniqueDataset", &[], unique),
     KernelDef::of("IgnoreErrorsDataset", &[], ignore_errors),
     KernelDef::of("ExperimentalIgnoreErrorsDataset", &[], ignore_errors),
-    KernelDef::of("AssertCardinalityDataset", &[], |_| {
-        dataset_kernel(|ctx| transform::assert_cardinality(dataset(ctx, 0)?, integer(ctx, 1, "cardinality")?))
+    KernelDef::of("AssertCardinalityDataset", &[], |init| {
+        dataset_kernel(init, |ctx| {
+            transform::assert_cardinality(dataset(ctx, 0)?, integer(ctx, 1, "cardinality")?)
+        })
     }),
     KernelDef::of("DirectedInterleaveDataset", &[], |init| {
         let stop_on_empty = init.attr::<bool>("stop_on_empty_dataset")?;
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             transform::directed_interleave(dataset(ctx, 0)?, datasets(ctx, 1)?, stop_on_empty)
         })
     }),
-    KernelDef::of("ExperimentalDirectedInterleaveDataset", &[], |_| {
-        dataset_kernel(|ctx| transform::directed_interleave(dataset(ctx, 0)?, datasets(ctx, 1)?, false))
+    KernelDef::of("ExperimentalDirectedInterleaveDataset", &[], |init| {
+        dataset_kernel(init, |ctx| transform::directed_interleave(dataset(ctx, 0)?, datasets(ctx, 1)?, false))
     }),
     KernelDef::of("SleepDataset", &[], delayed),
     KernelDef::of("ExperimentalSleepDataset", &[], delayed),
     KernelDef::of("ChooseFastestDataset", &[], fastest),
     KernelDef::of("ExperimentalChooseFastestDataset", &[], fastest),
-    KernelDef::of("SamplingDataset", &[], |_| {
-        dataset_kernel(|ctx| {
+    KernelDef::of("SamplingDataset", &[], |init| {
+        dataset_kernel(init, |ctx| {
             let rate = ctx.input(1)?;
             if rate.num_elements() != 1 {
                 device::invalid!("rate must be a scalar");
@@ -129,7 +139,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("WeightedFlatMapDataset", &[], |init| {
         let inputs = init.attr::<i64>("N")? as usize;
-        dataset_kernel(move |ctx| {
+        dataset_kernel(init, move |ctx| {
             let weight = |weight: Tensor| match weight.num_elements() {
                 1 => Ok(weight.item::<f64>()?),
                 _ => device::invalid!("`weights` must be scalars, got shape {}", weight.shape()),
@@ -147,19 +157,19 @@ fn datasets(ctx: &KernelContext<'_>, start: usize) -> Result<Vec<Arc<Dataset>>> 
 }
 
 /// `SleepDataset`: delays each element.
-fn delayed(_: &KernelInit<'_>) -> Result<Kernel> {
-    dataset_kernel(|ctx| sleep(dataset(ctx, 0)?, integer(ctx, 1, "sleep_microseconds")?))
+fn delayed(init: &KernelInit<'_>) -> Result<Kernel> {
+    dataset_kernel(init, |ctx| sleep(dataset(ctx, 0)?, integer(ctx, 1, "sleep_microseconds")?))
 }
 
 /// `ChooseFastestDataset`: the elements of the fastest of several equal datasets.
 fn fastest(init: &KernelInit<'_>) -> Result<Kernel> {
     let experiments = init.attr::<i64>("num_experiments")?;
-    dataset_kernel(move |ctx| choose_fastest(datasets(ctx, 0)?, experiments))
+    dataset_kernel(init, move |ctx| choose_fastest(datasets(ctx, 0)?, experiments))
 }
 
 fn auto_shard(init: &KernelInit<'_>) -> Result<Kernel> {
     let policy = init.attr::<i64>("auto_shard_policy")?;
-    dataset_kernel(move |ctx| {
+    dataset_kernel(init, move |ctx| {
         let (workers, index) = (integer(ctx, 1, "num_workers")?, integer(ctx, 2, "index")?);
         transform::auto_shard(dataset(ctx, 0)?, workers, index, policy)
     })
@@ -169,10 +179,10 @@ fn buffer_size(ctx: &KernelContext<'_>) -> Result<i64> {
     integer(ctx, 1, "buffer_size")
 }
 
-fn unique(_: &KernelInit<'_>) -> Result<Kernel> {
-    dataset_kernel(|ctx| transform::unique(dataset(ctx, 0)?))
+fn unique(init: &KernelInit<'_>) -> Result<Kernel> {
+    dataset_kernel(init, |ctx| transform::unique(dataset(ctx, 0)?))
 }
 
-fn ignore_errors(_: &KernelInit<'_>) -> Result<Kernel> {
-    dataset_kernel(|ctx| transform::ignore_errors(dataset(ctx, 0)?))
+fn ignore_errors(init: &KernelInit<'_>) -> Result<Kernel> {
+    dataset_kernel(init, |ctx| transform::ignore_errors(dataset(ctx, 0)?))
 }

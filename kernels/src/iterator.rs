@@ -44,6 +44,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("IteratorFromStringHandleV2", &[], from_string::<IteratorResource>),
     KernelDef::of("IteratorGetDevice", &[], device_of),
     KernelDef::of("ExperimentalIteratorGetDevice", &[], device_of),
+    KernelDef::of("IteratorGetModelProto", &[], model),
     KernelDef::of("DeleteIterator", &[], delete::<IteratorResource>),
     KernelDef::of("SerializeIterator", &[], serialize),
     KernelDef::of("DeserializeIterator", &[], deserialize),
@@ -168,6 +169,20 @@ fn serialize(init: &KernelInit<'_>) -> Result<Kernel> {
                 ctx.done(state.and_then(variant));
             };
             iterator.save(policy, &cancellation, Box::new(finish));
+        }
+        Err(error) => ctx.done(Err(error)),
+    })
+}
+
+/// `IteratorGetModelProto`: outputs the `ModelProto` message of the iterator's pipeline.
+fn model(_: &KernelInit<'_>) -> Result<Kernel> {
+    Kernel::asynchronous(move |ctx| match iterator_of::<IteratorResource>(&ctx, 0) {
+        Ok(iterator) => {
+            let cancellation = ctx.step.cancellation.clone();
+            let finish = move |model: Result<Bytes>| {
+                ctx.done(model.map(|model| smallvec![Tensor::string(model).into()]));
+            };
+            iterator.model(&cancellation, Box::new(finish));
         }
         Err(error) => ctx.done(Err(error)),
     })

@@ -35,6 +35,7 @@ mod dataset_memory;
 mod dataset_options;
 mod dataset_query;
 mod dataset_source;
+mod dataset_stats;
 mod dataset_storage;
 mod dataset_transform;
 mod debug;
@@ -174,6 +175,7 @@ const FAMILIES: &[&[KernelDef]] = &[
     dataset_options::KERNELS,
     dataset_query::KERNELS,
     dataset_source::KERNELS,
+    dataset_stats::KERNELS,
     dataset_storage::KERNELS,
     dataset_transform::KERNELS,
     debug::KERNELS,

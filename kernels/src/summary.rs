@@ -1,10 +1,10 @@
 //! Kernels that encode `Summary` messages, byte for byte like TensorFlow.
 
 mod audio;
-mod histogram;
 mod image;
 
 use crate::numeric::dispatch::{REALS, dispatch};
+use crate::objects::summary_histogram as histogram;
 use bytes::Bytes;
 use checkpoint::proto::{Fields, Malformed, Writer};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};

@@ -34,8 +34,8 @@ def fails(error, *parts):
             return self
 
         def __exit__(self, kind, value, _):
-            assert kind is not None, f"{error.__name__} was expected, nothing failed"
-            assert issubclass(kind, error), f"{error.__name__} was expected, got {kind.__name__}: {value}"
+            assert kind is not None, f"{error} was expected, nothing failed"
+            assert issubclass(kind, error), f"{error} was expected, got {kind.__name__}: {value}"
             for part in parts:
                 assert part in str(value), f"'{part}' is not in: {value}"
             return True
@@ -105,6 +105,7 @@ SAVED = {
     "concatenate": lambda: Dataset.range(3).concatenate(Dataset.range(5).filter(lambda x: tf.equal(x % 2, 1))),
     "query": lambda: databases.rows("select i from many limit 12", (tf.int32,)),
     "cache": lambda: Dataset.range(5).shuffle(5, seed=3).cache().repeat(3),
+    "global shuffle": lambda: globally_shuffled(ten_times_each(Dataset.range(9))).repeat(2),
 }
 
 
@@ -796,6 +797,376 @@ def files_of_a_snapshot_are_listed_until_it_is_done(ours, theirs):
         assert drained(session, following) == names[2:]
         session.run(iterator.initializer)
         assert drained(session, following) == names
+
+
+def spec_of_stored():
+    return tuple(tf.TensorSpec(s, t) for t, s in zip(STORED["output_types"], STORED["output_shapes"]))
+
+
+NUMBERS = {"output_types": [tf.int64], "output_shapes": [[]]}
+
+
+def of_numbers(variant):
+    return _VariantDataset(variant, tf.TensorSpec([], tf.int64))
+
+
+def elements_or_error(target, make, most=40):
+    """Returns the first elements of a dataset in their printed form, then the class and the last line of the error, if any."""
+    with tf.Graph().as_default(), tf.Session(target) as session:
+        got = []
+        try:
+            dataset = make()
+            iterator = tf.data.make_initializable_iterator(of_numbers(dataset) if isinstance(dataset, tf.Tensor) else dataset)
+            following = iterator.get_next()
+            session.run(iterator.initializer)
+            while len(got) < most:
+                got.append(session.run(following))
+        except tf.errors.OutOfRangeError:
+            pass
+        except tf.errors.OpError as error:
+            got.append((type(error).__name__, error.message.split("\n\t")[0].split("\n")[-1]))
+        return str(got)
+
+
+@check
+def fingerprints_distinguish_what_datasets_compute(ours, theirs):
+    def with_other_names():
+        Dataset.range(3).map(lambda other: other * 7)
+        return Dataset.range(10).map(plus_one)
+
+    def plus_one(x):
+        return x + 1
+
+    def plus_captured(number):
+        def make():
+            captured = tf.constant(number, tf.int64)
+            return Dataset.range(10).map(lambda x: x + captured)
+
+        return make
+
+    def branches(x):
+        return tf.cond(x > 3, lambda: x * 2, lambda: x * 3)
+
+    groups = [
+        [lambda: Dataset.range(10), lambda: Dataset.range(10)],
+        [lambda: Dataset.range(9)],
+        [lambda: Dataset.range(10).map(plus_one), with_other_names],
+        [lambda: Dataset.range(10).map(lambda x: x + 2)],
+        [lambda: Dataset.range(10).map(lambda x: x - 1)],
+        [plus_captured(4), plus_captured(4)],
+        [plus_captured(5)],
+        [lambda: Dataset.range(10).map(branches), lambda: Dataset.range(10).map(branches)],
+        [lambda: Dataset.range(10).shuffle(3, seed=1), lambda: Dataset.range(10).shuffle(3, seed=2)],
+        [lambda: Dataset.range(10).shuffle(4, seed=1)],
+        [lambda: Dataset.from_tensors(["a", "bc"]), lambda: Dataset.from_tensors(["a", "bc"])],
+        [lambda: Dataset.from_tensors(["ab", "c"])],
+        [lambda: Dataset.from_tensors([1.5]).repeat(2)],
+        [lambda: Dataset.from_tensors([1.5]).repeat(3)],
+        [lambda: Dataset.zip((Dataset.range(2), Dataset.range(3)))],
+        [lambda: Dataset.zip((Dataset.range(3), Dataset.range(2)))],
+        [lambda: Dataset.range(10).filter(lambda x: tf.random_uniform([]) < 0.5)],
+    ]
+
+    def fingerprint(target, make):
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            return session.run(tf.raw_ops.DatasetFingerprint(input_dataset=make()._variant_tensor))
+
+    for target in (ours, theirs):
+        found = [{fingerprint(target, make) for make in group} for group in groups]
+        for i, of_group in enumerate(found):
+            assert len(of_group) == 1, (target, i, of_group)
+        assert len(set.union(*found)) == len(groups), (target, found)
+
+
+def snapshot_of(source, folder, **attributes):
+    arguments = {"reader_func_other_args": [], "shard_func_other_args": [tf.constant(3, tf.int64)]}
+    variant = experimental.snapshot_dataset_v2(source._variant_tensor, folder, **arguments, reader_func=one_shard_after_the_other, shard_func=shard_of, **attributes, **STORED)
+    return _VariantDataset(variant, spec_of_stored())
+
+
+def files_below(folder):
+    return sorted(os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names)
+
+
+@check
+def snapshots_are_written_once_and_read_by_either_server(ours, theirs):
+    whole = str([e for e in eval_elements(elements_or_error(theirs, lambda: stored_elements(10)))])
+    in_order = str([e for shard in range(3) for e in eval_elements(whole)[shard::3]])
+    for compression in ("", "GZIP", "SNAPPY", "AUTO"):
+        for writer, reader in ((ours, theirs), (theirs, ours), (ours, ours)):
+            with tempfile.TemporaryDirectory() as folder:
+                make = lambda count=10: snapshot_of(stored_elements(count), folder, compression=compression, hash_valid=True, hash=-5)  # noqa: E731
+                assert elements_or_error(writer, make, 4) == str(eval_elements(whole)[:4])
+                begun = files_below(folder)
+                # An incomplete snapshot is written anew.
+                assert elements_or_error(writer, make) == whole
+                written = files_below(folder)
+                assert len(written) > len(begun) and f"{2**64 - 5}/snapshot.metadata" in written, written
+                for target in (reader, writer):
+                    # The input is not read any more.
+                    assert elements_or_error(target, lambda: make(2)) == in_order, (compression, target)
+                assert files_below(folder) == written
+
+
+@check
+def snapshots_are_found_by_the_fingerprint_of_their_dataset(ours, theirs):
+    for target in (ours, theirs):
+        with tempfile.TemporaryDirectory() as folder:
+            lines = os.path.join(folder, "lines")
+            with open(lines, "w") as file:
+                file.write("a\nb\n")
+
+            def make(count=-1, compression="GZIP"):
+                snapshot = tf.data.experimental.snapshot(folder + "/snapshots", compression, shard_func=lambda line: np.int64(0))
+                return tf.data.TextLineDataset(lines).take(count).apply(snapshot)
+
+            first = elements_or_error(target, make)
+            with open(lines, "w") as file:
+                file.write("c\n")
+            assert elements_or_error(target, make) == first == "[b'a', b'b']", first
+            assert elements_or_error(target, lambda: make(compression="SNAPPY")) == "[b'c']"
+            assert elements_or_error(target, lambda: make(3)) == "[b'c']"
+            found = set(name.split("/")[0] for name in files_below(folder + "/snapshots"))
+            assert len(found) == 3 and all(name.isdigit() for name in found), found
+    for target in (ours, theirs):
+        with tempfile.TemporaryDirectory() as folder:
+            wrong = lambda: Dataset.range(3).apply(tf.data.experimental.snapshot(folder, shard_func=lambda i: tf.cast(i, tf.int32)))  # noqa: E731
+            assert "`shard_func` must return a scalar int64." in elements_or_error(target, wrong, 3)
+
+
+@check
+def iterators_of_snapshots_are_saved_and_restored(ours, theirs):
+    whole = eval_elements(elements_or_error(theirs, lambda: stored_elements(10)))
+    in_order = [e for shard in range(3) for e in whole[shard::3]]
+    with tempfile.TemporaryDirectory() as folder:
+        make = lambda: snapshot_of(stored_elements(10), folder + "/files", compression="", hash_valid=True, hash=7)  # noqa: E731
+        # The first is saved while it writes the files, and the restored iterator completes them.
+        for count, expected in ((4, whole), (0, in_order), (4, in_order)):
+            got = saved_and_restored(ours, make, count, os.path.join(folder, "state"))
+            assert str(got) == str(expected[count:]), (count, got)
+        assert len([name for name in os.listdir(folder + "/files/7") if name.isdigit()]) == 1
+
+
+def first_snapshot(source, folder, **attributes):
+    return _VariantDataset(experimental.snapshot_dataset(source._variant_tensor, folder, **attributes, **STORED), spec_of_stored())
+
+
+@check
+def snapshots_of_the_first_version_are_exchanged(ours, theirs):
+    whole = elements_or_error(theirs, lambda: stored_elements(10))
+    for compression in ("", "GZIP", "SNAPPY"):
+        for writer, reader in ((ours, theirs), (theirs, ours)):
+            with tempfile.TemporaryDirectory() as folder:
+                make = lambda count=10, **more: first_snapshot(stored_elements(count), folder, compression=compression, snapshot_name="n", **more)  # noqa: E731
+                assert elements_or_error(writer, make) == whole
+                assert "custom-n/custom/00000000.snapshot" in files_below(folder), files_below(folder)
+                for target in (reader, writer):
+                    assert elements_or_error(target, lambda: make(2)) == whole, (compression, target)
+                    assert elements_or_error(target, lambda: make(2, mode="read")) == whole
+                    assert elements_or_error(target, lambda: make(2, mode="passthrough")) == elements_or_error(theirs, lambda: stored_elements(2))
+    for target in (ours, theirs):
+        with tempfile.TemporaryDirectory() as folder:
+            make = lambda count=10, **more: first_snapshot(stored_elements(count), folder, **more)  # noqa: E731
+            few = elements_or_error(theirs, lambda: stored_elements(2))
+            # While one iterator writes, others pass the elements on.
+            assert elements_or_error(target, lambda: make(snapshot_name="n"), 2) == few
+            assert elements_or_error(target, lambda: make(2, snapshot_name="n")) == few
+            assert elements_or_error(target, lambda: make(2, mode="write", snapshot_name="n")) == few
+            # TensorFlow's writer appends to the file of the first iterator.
+            again = elements_or_error(target, lambda: make(snapshot_name="n"))
+            assert again == few if target == ours else again.endswith(few[1:]), again
+            assert "Metadata file does not exist." in elements_or_error(target, lambda: make(mode="read"))
+            for attribute in ({"mode": "other"}, {"pending_snapshot_expiry_seconds": 0}, {"compression": "ZLIB"}):
+                wrong = [elements_or_error(t, lambda: make(**attribute)) for t in (target, theirs)]
+                assert wrong[0] == wrong[1] and "InvalidArgument" in wrong[0], wrong
+    with tempfile.TemporaryDirectory() as folder:
+        make = lambda **more: first_snapshot(stored_elements(10), folder, shard_size_bytes=500, **more)  # noqa: E731
+        assert elements_or_error(ours, make) == whole
+        assert len([name for name in files_below(folder) if name.endswith(".snapshot")]) > 1, files_below(folder)
+        assert elements_or_error(ours, make) == whole
+        shuffled = elements_or_error(ours, lambda: make(shuffle_on_read=True, seed=3))
+        assert shuffled != whole and sorted(map(str, eval_elements(shuffled))) == sorted(map(str, eval_elements(whole)))
+        restored = saved_and_restored(ours, make, 6, folder + "/state")
+        assert str(restored) == str(eval_elements(whole)[6:])
+
+
+@function.Defun(tf.int64)
+def ten_times(x):
+    return x * 10
+
+
+def globally_shuffled(dataset, seeds=(3, 4), generator=None, **attributes):
+    seed, seed2 = (tf.constant(number, tf.int64) for number in seeds)
+    generator = generator() if generator else tf.raw_ops.DummySeedGenerator()
+    return of_numbers(tf.raw_ops.GlobalShuffleDataset(input_dataset=dataset._variant_tensor, seed=seed, seed2=seed2, seed_generator=generator, **attributes, **NUMBERS))
+
+
+def ten_times_each(dataset, parallel=False):
+    arguments = {"input_dataset": dataset._variant_tensor, "other_arguments": [], "f": ten_times, "preserve_cardinality": True, **NUMBERS}
+    if parallel:
+        return of_numbers(tf.raw_ops.ParallelMapDatasetV2(num_parallel_calls=tf.constant(2, tf.int64), **arguments))
+    return of_numbers(tf.raw_ops.MapDataset(**arguments))
+
+
+@check
+def global_shuffles_have_the_order_of_tensorflow(ours, theirs):
+    def generator():
+        seeds = {"seed": tf.constant(5, tf.int64), "seed2": tf.constant(6, tf.int64)}
+        return tf.raw_ops.AnonymousSeedGenerator(reshuffle=tf.constant(True), **seeds).handle
+
+    numbers = Dataset.range
+    made = {
+        "range": lambda: globally_shuffled(numbers(10)),
+        "many": lambda: globally_shuffled(numbers(70_000)),
+        "one": lambda: globally_shuffled(numbers(1)),
+        "repeated": lambda: globally_shuffled(numbers(5)).repeat(3),
+        "the same order": lambda: globally_shuffled(numbers(5), reshuffle_each_iteration=False).repeat(2),
+        "a generator": lambda: globally_shuffled(numbers(8), generator=generator).repeat(2),
+        "map": lambda: globally_shuffled(ten_times_each(numbers(10))),
+        "parallel map": lambda: globally_shuffled(ten_times_each(numbers(10), True)),
+        "then map": lambda: globally_shuffled(numbers(10)).map(lambda x: x + 100),
+        "then take": lambda: globally_shuffled(numbers(10)).take(4),
+        "repeat": lambda: globally_shuffled(numbers(4).repeat(2)),
+        "take": lambda: globally_shuffled(numbers(9).take(5)),
+        "skip": lambda: globally_shuffled(numbers(9).skip(4)),
+        "shard": lambda: globally_shuffled(numbers(9).shard(3, 2)),
+        "concatenate": lambda: globally_shuffled(numbers(4).concatenate(numbers(10, 14))),
+        "cache": lambda: globally_shuffled(numbers(6).cache()),
+        "prefetch": lambda: globally_shuffled(numbers(6).prefetch(2)),
+        "slices": lambda: globally_shuffled(Dataset.from_tensor_slices(tf.range(tf.constant(12, tf.int64)))),
+        "options": lambda: globally_shuffled(numbers(6).with_options(tf.data.Options())),
+        "cardinality": lambda: globally_shuffled(numbers(6).apply(tf.data.experimental.assert_cardinality(6))),
+        "shuffled": lambda: globally_shuffled(globally_shuffled(numbers(7))).repeat(2),
+        "shuffled and mapped": lambda: globally_shuffled(ten_times_each(globally_shuffled(numbers(7)))),
+        "shuffled parts": lambda: globally_shuffled(globally_shuffled(numbers(3)).concatenate(globally_shuffled(numbers(10, 13)))),
+        "filter": lambda: globally_shuffled(numbers(9).filter(lambda x: x > 3)),
+        "part of a filter": lambda: globally_shuffled(numbers(5).concatenate(numbers(9).filter(lambda x: x > 3))),
+        "shuffle": lambda: globally_shuffled(numbers(9).shuffle(3)),
+        "endless": lambda: globally_shuffled(numbers(9).repeat()),
+        "no repetition": lambda: globally_shuffled(numbers(9).repeat(0)),
+        "empty": lambda: globally_shuffled(numbers(9).skip(20)),
+        "unknown": lambda: globally_shuffled(numbers(9).map(lambda x: x)),
+    }
+    for name, make in made.items():
+        got = [elements_or_error(target, make) for target in (ours, theirs)]
+        if "cardinality of" in got[1] or "Got cardinality" in got[1]:
+            # The text of a dataset differs.
+            got = [text.split(" for dataset")[0] for text in got]
+        assert got[0] == got[1], (name, *got)
+    random = lambda: globally_shuffled(numbers(1000), (0, 0))  # noqa: E731
+    assert elements_or_error(ours, random) != elements_or_error(ours, random)
+    for target in (ours, theirs):
+        with tf.Graph().as_default(), tf.Session(target) as session, fails(tf.errors.UnimplementedError, "Random access is not implemented"):
+            session.run(tf.raw_ops.GetElementAtIndex(dataset=globally_shuffled(numbers(5))._variant_tensor, index=tf.constant(1, tf.int64), **NUMBERS))
+
+
+def produced_bytes(dataset, tag="bytes", experimental_op=False, of=NUMBERS):
+    op = tf.raw_ops.ExperimentalBytesProducedStatsDataset if experimental_op else tf.raw_ops.BytesProducedStatsDataset
+    return op(input_dataset=dataset._variant_tensor, tag=tag, **of)
+
+
+def with_aggregator(variant, aggregator, tag, of=NUMBERS):
+    return tf.raw_ops.SetStatsAggregatorDataset(input_dataset=variant, stats_aggregator=aggregator, tag=tag, counter_prefix="", **of)
+
+
+def values_of(summary):
+    """Returns the values of a summary by tag; of times only the number is kept."""
+    found = {}
+    for value in tf.Summary.FromString(summary).value:
+        found[value.tag] = value.histo.num if value.tag.endswith("latency") else str(value)
+    return found
+
+
+@check
+def statistics_are_recorded_in_aggregators(ours, theirs):
+    strings = {"output_types": [tf.string], "output_shapes": [[]]}
+
+    def run(target):
+        got = []
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            for tag in ("", "tag"):
+                aggregator = tf.raw_ops.StatsAggregatorHandle(container="", shared_name=f"aggregator{tag}{os.getpid()}")
+                summary = tf.raw_ops.StatsAggregatorSummary(iterator=aggregator)
+                latency = tf.raw_ops.LatencyStatsDataset(input_dataset=produced_bytes(Dataset.range(5).batch(2), of=BATCHES), tag="latency", **BATCHES)
+                iterator = tf.data.make_initializable_iterator(_VariantDataset(with_aggregator(latency, aggregator, tag, BATCHES), tf.TensorSpec([None], tf.int64)))
+                following = iterator.get_next()
+                session.run(iterator.initializer)
+                drained(session, following)
+                got.append(values_of(session.run(summary)))
+            texts = Dataset.from_tensor_slices([b"abc", b"d" * 100, b""])
+            recorded = with_aggregator(produced_bytes(texts, "texts", True, strings), aggregator, "", strings)
+            iterator = tf.data.make_initializable_iterator(_VariantDataset(recorded, tf.TensorSpec([], tf.string)))
+            session.run(iterator.initializer)
+            drained(session, iterator.get_next())
+            got.append(values_of(session.run(summary)))
+            # Without an aggregator nothing is recorded.
+            assert drained_once(session, of_numbers(produced_bytes(Dataset.range(3)))) == [0, 1, 2]
+            writer = tf.raw_ops.SummaryWriter(shared_name="", container="")
+            for wrong in (lambda: tf.raw_ops.StatsAggregatorSummary(iterator=writer), lambda: with_aggregator(Dataset.range(3)._variant_tensor, writer, "")):
+                with fails((tf.errors.InvalidArgumentError, tf.errors.NotFoundError), "tensorflow::data::StatsAggregatorResource"):
+                    session.run(wrong())
+        return got
+
+    got = [run(ours), run(theirs)]
+    assert got[0] == got[1], got
+
+
+BATCHES = {"output_types": [tf.int64], "output_shapes": [[None]]}
+
+
+def drained_once(session, dataset):
+    iterator = tf.data.make_initializable_iterator(dataset)
+    session.run(iterator.initializer)
+    return drained(session, iterator.get_next())
+
+
+@check
+def statistics_are_written_to_event_files(ours, theirs):
+    def run(target):
+        with tempfile.TemporaryDirectory() as folder, tf.Graph().as_default(), tf.Session(target) as session:
+            aggregator = tf.raw_ops.StatsAggregatorHandleV2(container="", shared_name="")
+            writer = tf.raw_ops.SummaryWriter(shared_name=f"statistics{os.getpid()}", container="")
+            session.run(tf.raw_ops.CreateSummaryFileWriter(writer=writer, logdir=folder, max_queue=1, flush_millis=1000, filename_suffix=""))
+            session.run(tf.raw_ops.StatsAggregatorSetSummaryWriter(stats_aggregator=aggregator, summary=writer))
+            drained_once(session, of_numbers(with_aggregator(produced_bytes(Dataset.range(4)), aggregator, "tag")))
+            assert session.run(tf.raw_ops.StatsAggregatorSummary(iterator=aggregator)) == b""
+            session.run(tf.raw_ops.CloseSummaryWriter(writer=writer))
+            events = tf.train.summary_iterator(os.path.join(folder, os.listdir(folder)[0]))
+            return [(event.step, str(event.summary)) for event in events if event.HasField("summary")]
+
+    got = [run(ours), run(theirs)]
+    assert got[0] == got[1] and len(got[0]) == 4, got
+
+
+@check
+def models_of_iterators_name_their_datasets(ours, theirs):
+    from tensorflow.core.framework import model_pb2
+
+    def run(target, make):
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            iterator = tf.data.make_initializable_iterator(make())
+            following, model = iterator.get_next(), tf.raw_ops.IteratorGetModelProto(iterator=iterator._iterator_resource)
+            with fails(tf.errors.FailedPreconditionError, "GetModelProto() failed because the iterator has not been initialized."):
+                session.run(model)
+            session.run(iterator.initializer)
+            for _ in range(3):
+                session.run(following)
+            parsed = model_pb2.ModelProto.FromString(session.run(model))
+            names, at = [], parsed.output
+            while True:
+                names.append(parsed.nodes[at].name)
+                if not parsed.nodes[at].inputs:
+                    return names, parsed.nodes[parsed.output].num_elements, parsed.nodes[parsed.output].bytes_produced
+                (at,) = parsed.nodes[at].inputs
+
+    # TensorFlow rewrites other pipelines.
+    plain = lambda: Dataset.range(9).take(8).prefetch(1)  # noqa: E731
+    assert run(ours, plain) == run(theirs, plain) == (["Root", "Prefetch", "FiniteTake", "Range"], 3, 24) or run(ours, plain)[1:] == run(theirs, plain)[1:], (run(ours, plain), run(theirs, plain))
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    for target in (ours, theirs):
+        with fails(tf.errors.NotFoundError, "Cannot find this iterator's analytical model."):
+            run(target, lambda: plain().with_options(options))
 
 
 @check

@@ -63,7 +63,7 @@ EXCUSED |= dict.fromkeys(
 )
 
 # Ops of datasets and iterators: datasets.py compares whole pipelines.
-PIPELINE = re.compile(r"Dataset|Iterator|ThreadPoolHandle|^(GetOptions|ComputeBatchSize|WindowOp|(Unc|C)ompressElement|GetElementAtIndex)$|^Optional(FromValue|None|HasValue|GetValue)$|SeedGenerator$|MemoryCache$")
+PIPELINE = re.compile(r"Dataset|Iterator|StatsAggregator|ThreadPoolHandle|^(GetOptions|ComputeBatchSize|WindowOp|(Unc|C)ompressElement|GetElementAtIndex)$|^Optional(FromValue|None|HasValue|GetValue)$|SeedGenerator$|MemoryCache$")
 
 # Ops on state that is shared between steps: `queues.py` compares scenarios.
 SYNCHRONISATION = re.compile(

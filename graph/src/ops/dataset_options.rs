@@ -74,30 +74,6 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: ELEMENTS,
         ..DATASET
     },
-    OpDef {
-        name: "BytesProducedStatsDataset",
-        inputs: &["input_dataset: variant", "tag: string"],
-        attrs: ELEMENTS,
-        ..DATASET
-    },
-    OpDef {
-        name: "ExperimentalBytesProducedStatsDataset",
-        inputs: &["input_dataset: variant", "tag: string"],
-        attrs: ELEMENTS,
-        ..DATASET
-    },
-    OpDef {
-        name: "LatencyStatsDataset",
-        inputs: &["input_dataset: variant", "tag: string"],
-        attrs: ELEMENTS,
-        ..DATASET
-    },
-    OpDef {
-        name: "ExperimentalLatencyStatsDataset",
-        inputs: &["input_dataset: variant", "tag: string"],
-        attrs: ELEMENTS,
-        ..DATASET
-    },
     OpDef { name: "NonSerializableDataset", inputs: &["input_dataset: variant"], attrs: ELEMENTS, ..DATASET },
     OpDef {
         name: "ExperimentalNonSerializableDataset",

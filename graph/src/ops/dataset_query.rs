@@ -25,6 +25,14 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "DatasetFingerprint",
+        inputs: &["input_dataset: variant"],
+        outputs: &["fingerprint: uint64"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "DatasetToGraph",
         inputs: &["input_dataset: variant"],
         outputs: &["graph: string"],

@@ -123,6 +123,18 @@ pub(super) const OPS: &[OpDef] = &[
         ..DATASET
     },
     OpDef {
+        name: "GlobalShuffleDataset",
+        inputs: &["input_dataset: variant", "seed: int64", "seed2: int64", "seed_generator: resource"],
+        attrs: &[
+            "reshuffle_each_iteration: bool = true",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "metadata: string = ''",
+        ],
+        traits: Traits::STATEFUL,
+        ..DATASET
+    },
+    OpDef {
         name: "ShuffleAndRepeatDataset",
         inputs: &[
             "input_dataset: variant",

@@ -162,6 +162,15 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "IteratorGetModelProto",
+        inputs: &["iterator: resource"],
+        outputs: &["model_proto: string"],
+        infer: scalars,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "DeleteIterator",
         inputs: &["handle: resource", "deleter: variant"],
         infer: scalars,

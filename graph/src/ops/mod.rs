@@ -35,6 +35,7 @@ mod dataset_memory;
 mod dataset_options;
 mod dataset_query;
 mod dataset_source;
+mod dataset_stats;
 mod dataset_storage;
 mod dataset_transform;
 mod debug;
@@ -172,6 +173,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     dataset_options,
     dataset_query,
     dataset_source,
+    dataset_stats,
     dataset_storage,
     dataset_transform,
     file,

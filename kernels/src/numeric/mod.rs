@@ -7,6 +7,7 @@ pub mod dispatch;
 pub mod elementwise;
 pub mod farm;
 pub mod image;
+pub(crate) mod index_permutation;
 pub mod micro;
 pub mod non_temporal;
 pub mod operand_cache;

@@ -18,5 +18,6 @@ pub(crate) mod sqlite;
 pub mod staging;
 pub mod step_object;
 pub(crate) mod summary_database;
+pub(crate) mod summary_histogram;
 pub(crate) mod summary_writer;
 pub mod table;

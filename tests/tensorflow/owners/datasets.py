@@ -101,3 +101,12 @@ def seeds(b):
 def thread_pool(b):
     pool = b.make(num_threads=1, display_name="pool")
     return tf.no_op(), first_of(call("ThreadPoolDataset", input_dataset=numbers(), thread_pool=pool, **ELEMENTS))
+
+
+@makes("StatsAggregatorHandle", "ExperimentalStatsAggregatorHandle", removable=False)
+def stats_aggregator(b):
+    aggregator = b.make()
+    recording = call("BytesProducedStatsDataset", input_dataset=numbers(), tag=b.key, **ELEMENTS)
+    recording = call("SetStatsAggregatorDataset", input_dataset=recording, stats_aggregator=aggregator, tag="", counter_prefix="", **ELEMENTS)
+    # Each step adds a histogram of the same size under the step's key.
+    return first_of(recording), tf.strings.length(call("StatsAggregatorSummary", iterator=aggregator))

@@ -1,5 +1,6 @@
 //! Helpers with which the dataset kernels read attributes and inputs.
 
+use crate::objects::dataset::fingerprint::MakerNode;
 use crate::objects::dataset::function::{CapturedFunction, ElementFunction, GraphFunction};
 use crate::objects::dataset::{Dataset, DatasetVariant, ElementSpec};
 use bytes::Bytes;
@@ -17,22 +18,19 @@ pub(crate) fn spec(init: &KernelInit<'_>) -> Result<ElementSpec> {
     ElementSpec::new(dtypes, init.attr::<Vec<PartialShape>>("output_shapes")?)
 }
 
-/// Returns a kernel whose output is the dataset that `make` returns.
+/// Returns the kernel of a node whose output is the dataset that `make` returns.
 pub(crate) fn dataset_kernel(
+    init: &KernelInit<'_>,
     make: impl Fn(&mut KernelContext<'_>) -> Result<Arc<Dataset>> + Send + Sync + 'static,
 ) -> Result<Kernel> {
+    let maker = MakerNode::of(init);
     Kernel::sync(move |ctx| {
-        let dataset = make(ctx)?;
-        output(ctx, dataset)
+        let dataset = make(ctx)?.with_maker(&maker, tensors(ctx, 0..ctx.num_inputs())?);
+        // The nesting depth of the variant counts the kernel's inputs, because the dataset may contain them.
+        let variant = DatasetVariant::tensor(dataset, ctx.inputs_from(0)?)?;
+        ctx.set_output(0, variant);
+        Ok(())
     })
-}
-
-/// Sets output 0 to a variant of the dataset. The nesting depth of the variant counts the kernel's inputs, because the
-/// dataset may contain them.
-fn output(ctx: &mut KernelContext<'_>, dataset: Arc<Dataset>) -> Result<()> {
-    let variant = DatasetVariant::tensor(dataset, ctx.inputs_from(0)?)?;
-    ctx.set_output(0, variant);
-    Ok(())
 }
 
 /// Returns the dataset in input `i`.

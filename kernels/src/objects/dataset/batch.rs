@@ -113,6 +113,13 @@ pub(crate) fn batch(
             stack_elements(&elements)
         })
     })
+    .map(|batches| match drop_remainder {
+        true => batches,
+        false => {
+            let reason = "does not support global shuffling with `drop_remainder=False`.";
+            batches.with_order_error(format!("FAILED_PRECONDITION: {name} {reason}"))
+        }
+    })
 }
 
 /// The state of an iterator over the rows of its input's elements.

@@ -3,6 +3,7 @@
 
 use super::function::ElementFunction;
 use super::state::{ExternalStatePolicy, StateExchange};
+use super::stats::StatsScope;
 use bytes::Bytes;
 use device::Result;
 use device::cancel::Cancellation;
@@ -207,6 +208,8 @@ pub(crate) struct IteratorContext {
     depth: usize,
     /// True if parallel transformations keep the order of elements; a dataset may override the value.
     pub(crate) deterministic: bool,
+    /// The aggregator in which the datasets record statistics; `None` if they record none.
+    stats: Option<Arc<StatsScope>>,
 }
 
 impl IteratorContext {
@@ -219,7 +222,18 @@ impl IteratorContext {
             is_in_element: false,
             depth: 0,
             deterministic: deterministic.unwrap_or(true),
+            stats: None,
         }
+    }
+
+    /// Returns the context in which datasets record statistics in `stats`.
+    pub(crate) fn recording(&self, stats: Arc<StatsScope>) -> IteratorContext {
+        IteratorContext { stats: Some(stats), ..self.clone() }
+    }
+
+    /// Returns the aggregator in which the datasets record statistics.
+    pub(crate) fn stats(&self) -> Option<&Arc<StatsScope>> {
+        self.stats.as_ref()
     }
 
     /// Returns the context of the inputs of an iterator over a dataset named `name`.

@@ -1,7 +1,9 @@
 //! Iterator resources. A request for an element waits without occupying a thread, and is answered by a callback.
 
+use super::model::{PipelineNode, Produced, model};
 use super::state::{self, ExternalStatePolicy};
-use super::{Dataset, DatasetIterator, Element, ElementSpec, IteratorContext, Pull, threads};
+use super::stats::size_of;
+use super::{Dataset, DatasetIterator, Element, ElementSpec, IteratorContext, Pull, message, threads};
 use bytes::Bytes;
 use device::cancel::{Cancellation, Registration};
 use device::resource::Resource;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 /// The callback of a request, called once with the next element, or with `None` at the end.
 pub(crate) type Delivery = Box<dyn FnOnce(Result<Option<Element>>) + Send>;
 
-/// The callback of a request, called once with the saved state.
+/// The callback of a request, called once with the saved state or the model.
 pub(crate) type StateDelivery = Box<dyn FnOnce(Result<Bytes>) + Send>;
 
 /// An iterator that sessions share by name. Requests are served one at a time, in the order of their arrival.
@@ -55,6 +57,40 @@ enum CurrentIterator {
 struct RootIterator {
     iterator: Box<dyn DatasetIterator>,
     ctx: IteratorContext,
+    /// The tree of the dataset.
+    tree: Arc<PipelineNode>,
+    /// The options of the dataset, a serialized `Options` message.
+    options: Bytes,
+    produced: Produced,
+}
+
+impl RootIterator {
+    fn new(dataset: &Dataset, iterator: Box<dyn DatasetIterator>, ctx: IteratorContext) -> RootIterator {
+        let (tree, options) = (dataset.tree.clone(), dataset.options.clone());
+        RootIterator { iterator, ctx, tree, options, produced: Produced::default() }
+    }
+
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
+        let element = self.iterator.next(pull)?;
+        if let Some(element) = &element {
+            self.produced.elements += 1;
+            self.produced.bytes += element.iter().map(size_of).sum::<usize>() as i64;
+        }
+        Ok(element)
+    }
+
+    /// Returns the `ModelProto` message of the pipeline.
+    ///
+    /// # Errors
+    /// `NotFound` if the options of the dataset switch the model off.
+    fn model(&self) -> Result<Bytes> {
+        if message::is_tuned(&self.options) == Some(false) {
+            let message = "Cannot find this iterator's analytical model. Did you disable autotune for the dataset used \
+                           to create this iterator?";
+            return Err(Error::new(Code::NotFound, message));
+        }
+        Ok(model(&self.tree, self.produced).into())
+    }
 }
 
 struct Request {
@@ -68,6 +104,7 @@ struct Request {
 enum Wanted {
     Element(Delivery),
     State(ExternalStatePolicy, StateDelivery),
+    Model(StateDelivery),
 }
 
 impl Resource for IteratorResource {
@@ -88,7 +125,7 @@ impl IteratorResource {
         self.spec.check(&dataset.spec)?;
         let ctx = IteratorContext::root(dataset.deterministic);
         let iterator = dataset.iterator(&ctx)?;
-        self.replace(dataset, RootIterator { iterator, ctx });
+        self.replace(dataset, RootIterator::new(dataset, iterator, ctx));
         Ok(())
     }
 
@@ -116,7 +153,7 @@ impl IteratorResource {
         };
         let ctx = IteratorContext::root(dataset.deterministic);
         let iterator = state::restore(saved, &ctx, || dataset.iterator(&ctx), pull)?;
-        self.replace(&dataset, RootIterator { iterator, ctx });
+        self.replace(&dataset, RootIterator::new(&dataset, iterator, ctx));
         Ok(())
     }
 
@@ -128,6 +165,11 @@ impl IteratorResource {
         deliver: StateDelivery,
     ) {
         self.request(cancellation, Wanted::State(policy, deliver));
+    }
+
+    /// Requests the `ModelProto` message of the pipeline. Cancelling `cancellation` withdraws the request.
+    pub(crate) fn model(self: &Arc<Self>, cancellation: &Arc<Cancellation>, deliver: StateDelivery) {
+        self.request(cancellation, Wanted::Model(deliver));
     }
 
     /// Requests the next element. Cancelling `cancellation` withdraws the request.
@@ -237,7 +279,6 @@ impl Request {
     /// Computes the result, and returns a function that delivers it.
     fn serve(self, root: &mut RootIterator) -> Box<dyn FnOnce()> {
         let pull = Pull { cancellation: self.cancellation.clone() };
-        let RootIterator { iterator, ctx } = root;
         let panicked = |_| Err(Error::internal("an iterator panicked"));
         let Request { cancellation, registration, wanted, .. } = self;
         let end = move || {
@@ -247,7 +288,7 @@ impl Request {
         };
         match wanted {
             Wanted::Element(deliver) => {
-                let pulled = catch_unwind(AssertUnwindSafe(|| iterator.next(&pull)))
+                let pulled = catch_unwind(AssertUnwindSafe(|| root.next(&pull)))
                     .unwrap_or_else(|_| Err(Error::internal("an iterator panicked")));
                 Box::new(move || {
                     end();
@@ -255,11 +296,18 @@ impl Request {
                 })
             }
             Wanted::State(policy, deliver) => {
-                let save = || state::save(&mut **iterator, ctx, policy, &pull);
+                let save = || state::save(&mut *root.iterator, &root.ctx, policy, &pull);
                 let saved = catch_unwind(AssertUnwindSafe(save)).unwrap_or_else(panicked);
                 Box::new(move || {
                     end();
                     deliver(saved);
+                })
+            }
+            Wanted::Model(deliver) => {
+                let model = root.model();
+                Box::new(move || {
+                    end();
+                    deliver(model);
                 })
             }
         }
@@ -278,7 +326,7 @@ impl Wanted {
     fn fail(self, error: Error) {
         match self {
             Wanted::Element(deliver) => deliver(Err(error)),
-            Wanted::State(_, deliver) => deliver(Err(error)),
+            Wanted::State(_, deliver) | Wanted::Model(deliver) => deliver(Err(error)),
         }
     }
 
@@ -287,6 +335,7 @@ impl Wanted {
         match self {
             Wanted::Element(_) => uninitialized("GetNext()", "getting the next element"),
             Wanted::State(..) => uninitialized("Save()", "saving it"),
+            Wanted::Model(_) => uninitialized("GetModelProto()", "getting the model proto"),
         }
     }
 }

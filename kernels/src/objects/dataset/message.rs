@@ -20,6 +20,21 @@ pub(crate) fn deterministic(options: &[u8]) -> Option<Option<bool>> {
     Some(found)
 }
 
+/// Returns the option of a serialized `Options` message that the pipeline is tuned; `None` if it is not set.
+pub(crate) fn is_tuned(options: &[u8]) -> Option<bool> {
+    let mut found = None;
+    for field in Fields::of(options) {
+        if let (7, Field::Bytes(group)) = field.ok()? {
+            for field in Fields::of(group) {
+                if let (1, Field::Varint(value)) = field.ok()? {
+                    found = Some(value != 0);
+                }
+            }
+        }
+    }
+    found
+}
+
 /// The fields of an `Options` message that are messages; their fields are numbers.
 const OPTION_GROUPS: [u32; 5] = [2, 3, 5, 7, 12];
 

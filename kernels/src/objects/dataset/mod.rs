@@ -9,8 +9,10 @@ pub(crate) mod csv;
 pub(crate) mod element;
 pub(crate) mod file_cache;
 pub(crate) mod files;
+mod fingerprint;
 pub(crate) mod function;
 pub(crate) mod generator;
+pub(crate) mod global_shuffle;
 pub(crate) mod grouped;
 pub(crate) mod index_map;
 pub(crate) mod interleave;
@@ -18,6 +20,7 @@ pub(crate) mod iterator;
 pub(crate) mod map;
 pub(crate) mod matching_files;
 pub(crate) mod message;
+mod model;
 pub(crate) mod multi_device;
 pub(crate) mod on_device;
 pub(crate) mod padded_batch;
@@ -32,6 +35,7 @@ pub(crate) mod sparse_batch;
 pub(crate) mod speed;
 pub(crate) mod sql;
 pub(crate) mod state;
+pub(crate) mod stats;
 pub(crate) mod storage;
 pub(crate) mod threads;
 pub(crate) mod transform;
@@ -39,6 +43,8 @@ pub(crate) mod window;
 
 pub(crate) use context::{DatasetPath, IteratorContext, PerPipeline, Pull};
 
+use self::fingerprint::{MakerNode, Origin};
+use self::model::PipelineNode;
 use self::state::ExchangedState;
 use bytes::Bytes;
 use device::{Error, Result};
@@ -162,6 +168,8 @@ type ElementAt = Box<dyn Fn(u64, &RandomAccess) -> Result<Element> + Send + Sync
 pub(crate) struct RandomAccess {
     pub(crate) ctx: IteratorContext,
     pub(crate) pull: Pull,
+    /// The orders of the globally shuffled datasets below the iterator that reads by index; `None` if no iterator does.
+    pub(crate) orders: Option<global_shuffle::Orders>,
 }
 
 /// An immutable dataset, shared by variants, other datasets and iterators.
@@ -176,6 +184,14 @@ pub(crate) struct Dataset {
     pub(crate) batch_size: Option<i64>,
     /// Returns an element by its index; `None` if the dataset has no random access.
     element_at: Option<ElementAt>,
+    /// The reason that the elements cannot be read in any order; `None` if they can.
+    order_error: Option<Arc<str>>,
+    /// The `order_error` of an input.
+    input_order_error: Option<Arc<str>>,
+    /// The tree of the dataset and its inputs, for the model of a pipeline.
+    tree: Arc<PipelineNode>,
+    /// The node that made the dataset; `None` for a part of another dataset.
+    origin: Option<Origin>,
     depth: usize,
     size: usize,
     kind: Box<dyn DatasetKind>,
@@ -222,13 +238,20 @@ impl Dataset {
             device::invalid!("an iterator over {} would need more than {MAX_SIZE} iterators", kind.name());
         }
         let deterministic = message::deterministic(&options).flatten();
+        let order_error =
+            format!("FAILED_PRECONDITION: {}Dataset does not support random access.", kind.name());
+        let trees = inputs.iter().map(|input| input.tree.clone()).collect();
         Ok(Arc::new(Dataset {
+            tree: Arc::new(PipelineNode { name: kind.name(), inputs: trees }),
             spec,
             cardinality,
             deterministic,
             options,
             batch_size: None,
             element_at: None,
+            order_error: Some(order_error.into()),
+            input_order_error: inputs.iter().find_map(|input| input.order_error.clone()),
+            origin: None,
             depth,
             size,
             kind,
@@ -251,8 +274,46 @@ impl Dataset {
     ) -> Arc<Dataset> {
         if let Some(dataset) = Arc::get_mut(&mut self) {
             dataset.element_at = Some(Box::new(element_at));
+            dataset.order_error = dataset.input_order_error.clone();
         }
         self
+    }
+
+    /// Returns the dataset, whose elements cannot be read in any order for the reason `error`. Nothing else may refer to
+    /// the dataset yet.
+    pub(crate) fn with_order_error(mut self: Arc<Dataset>, error: String) -> Arc<Dataset> {
+        if let Some(dataset) = Arc::get_mut(&mut self) {
+            dataset.order_error = Some(error.into());
+        }
+        self
+    }
+
+    /// Returns the dataset with the node that made it, and the node's inputs. A dataset that something else refers to,
+    /// because the node passed an input on, is returned unchanged.
+    pub(crate) fn with_maker(
+        mut self: Arc<Dataset>,
+        maker: &Arc<MakerNode>,
+        inputs: Vec<Tensor>,
+    ) -> Arc<Dataset> {
+        if let Some(dataset) = Arc::get_mut(&mut self) {
+            dataset.origin = Some(Origin::new(maker.clone(), inputs));
+        }
+        self
+    }
+
+    /// Returns the hash of the ops, attributes, functions and tensors of which the dataset is made.
+    ///
+    /// # Errors
+    /// `Unimplemented` if an element of another dataset, such as a window, is part of the dataset, or an object whose
+    /// content has no hash.
+    pub(crate) fn fingerprint(&self) -> Result<u64> {
+        match &self.origin {
+            Some(origin) => origin.fingerprint(),
+            None => {
+                let message = format!("the fingerprint of {self:?}, which is an element of another dataset");
+                Err(Error::unimplemented(message))
+            }
+        }
     }
 
     /// Returns the element with index `index`.

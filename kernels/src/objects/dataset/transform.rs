@@ -329,6 +329,13 @@ pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
             whole.element_at(i as i64 % whole.cardinality.max(1), access)
         })
     })
+    .map(|made| match count {
+        1.. => made,
+        _ => {
+            let reason = "does not support random access of tf.data datasets.";
+            made.with_order_error(format!("FAILED_PRECONDITION: `repeat({count})` {reason}"))
+        }
+    })
 }
 
 /// Returns the dataset of the first `count` elements of the input; all elements if `count` is negative.
@@ -548,7 +555,7 @@ pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
 
 /// Returns the dataset of the input's elements, with an error if the input has more or fewer than `expected` elements.
 pub(crate) fn assert_cardinality(input: Arc<Dataset>, expected: i64) -> Result<Arc<Dataset>> {
-    let inner = input.clone();
+    let (inner, whole) = (input.clone(), input.clone());
     batch_preserving("AssertCardinality", input.spec.clone(), expected, &[&input], move |ctx| {
         from_state("AssertCardinality", InputState::new(inner.iterator(ctx)?, 0i64), move |state, pull| {
             let element = state.next_input(pull)?;
@@ -567,6 +574,18 @@ pub(crate) fn assert_cardinality(input: Arc<Dataset>, expected: i64) -> Result<A
                 Some(_) if expected >= 0 && seen > expected => wrong("at least"),
                 element => Ok(element),
             }
+        })
+    })
+    .map(|made| {
+        made.with_random_access(move |i, access| {
+            whole.element_at(i as i64, access).map_err(|error| match error.code() {
+                Code::OutOfRange => {
+                    let count = elements_text(expected);
+                    let message = format!("Input dataset was expected to contain {count}.");
+                    Error::new(Code::FailedPrecondition, message)
+                }
+                _ => error,
+            })
         })
     })
 }

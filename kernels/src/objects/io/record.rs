@@ -1,17 +1,14 @@
 //! TFRecord files. A record is stored as its length (8 bytes), the checksum of the length (4 bytes), its bytes, and
 //! their checksum (4 bytes). Checksums are masked CRC-32C; numbers are little-endian.
 
-use super::snappy::SnappyWriter;
+use super::sink::Sink;
 use super::source::{Compression, Source};
 use bytes::Bytes;
 use checkpoint::checksum;
 use device::{Error, Result};
-use flate2::write::{GzEncoder, ZlibEncoder};
 use graph::Code;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const HEADER: u64 = 12;
 
@@ -110,30 +107,12 @@ impl RecordReader {
 }
 
 /// A writer that appends TFRecords to a file.
-pub struct RecordWriter {
-    path: PathBuf,
-    sink: Sink,
-}
-
-enum Sink {
-    Plain(BufWriter<File>),
-    Zlib(ZlibEncoder<BufWriter<File>>),
-    Gzip(GzEncoder<BufWriter<File>>),
-    Snappy(SnappyWriter),
-}
+pub struct RecordWriter(Sink);
 
 impl RecordWriter {
     /// Creates the file; an existing file is replaced.
     pub fn create(path: impl AsRef<Path>, compression: Compression) -> Result<RecordWriter> {
-        let path = path.as_ref().to_owned();
-        let file = BufWriter::new(File::create(&path).map_err(|e| checkpoint::Error::file(&path, &e))?);
-        let sink = match compression {
-            Compression::None => Sink::Plain(file),
-            Compression::Zlib => Sink::Zlib(ZlibEncoder::new(file, flate2::Compression::default())),
-            Compression::Gzip => Sink::Gzip(GzEncoder::new(file, flate2::Compression::default())),
-            Compression::Snappy => Sink::Snappy(SnappyWriter::new(file)),
-        };
-        Ok(RecordWriter { path, sink })
+        Sink::create(path, compression).map(RecordWriter)
     }
 
     /// Appends one record to the file.
@@ -141,45 +120,23 @@ impl RecordWriter {
         let len = (record.len() as u64).to_le_bytes();
         let parts: [&[u8]; 4] =
             [&len, &checksum::masked(&len).to_le_bytes(), record, &checksum::masked(record).to_le_bytes()];
-        let written = parts.iter().try_for_each(|part| match &mut self.sink {
-            Sink::Plain(file) => file.write_all(part),
-            Sink::Zlib(file) => file.write_all(part),
-            Sink::Gzip(file) => file.write_all(part),
-            Sink::Snappy(file) => file.write_all(part),
-        });
-        self.done(written)
+        parts.iter().try_for_each(|part| self.0.write(part))
     }
 
     /// Makes the written records visible to readers of the file.
     pub fn flush(&mut self) -> Result<()> {
-        let flushed = match &mut self.sink {
-            Sink::Plain(file) => file.flush(),
-            Sink::Zlib(file) => file.flush(),
-            Sink::Gzip(file) => file.flush(),
-            Sink::Snappy(file) => file.flush(),
-        };
-        self.done(flushed)
+        self.0.flush()
     }
 
     /// Writes the remaining bytes and closes the file. Dropping the writer does the same, but ignores errors.
-    pub fn finish(mut self) -> Result<()> {
-        let finished = match &mut self.sink {
-            Sink::Plain(file) => file.flush(),
-            Sink::Zlib(file) => file.try_finish().and_then(|()| file.get_mut().flush()),
-            Sink::Gzip(file) => file.try_finish().and_then(|()| file.get_mut().flush()),
-            Sink::Snappy(file) => file.flush(),
-        };
-        self.done(finished)
-    }
-
-    fn done(&self, result: io::Result<()>) -> Result<()> {
-        Ok(result.map_err(|e| checkpoint::Error::file(&self.path, &e))?)
+    pub fn finish(self) -> Result<()> {
+        self.0.finish()
     }
 }
 
 impl fmt::Debug for RecordWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RecordWriter({})", self.path.display())
+        write!(f, "RecordWriter({})", self.0.path().display())
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn parsed(init: &KernelInit<'_>, deterministic: Option<bool>) -> Resu
         None => Ok(Vec::new()),
     };
     let keys = [keys("sparse_keys")?, keys("dense_keys")?, keys("ragged_keys")?];
-    dataset_kernel(move |ctx| {
+    dataset_kernel(init, move |ctx| {
         let input = dataset(ctx, 0)?;
         if input.spec.dtypes.iter().any(|&dtype| dtype != DType::String) {
             device::invalid!("Expected the elements of the input dataset to be strings");

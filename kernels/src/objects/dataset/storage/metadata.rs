@@ -7,33 +7,43 @@ use checkpoint::store;
 use device::{Error, Result};
 use graph::{Code, DType};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The version of the format: files of records.
-const VERSION: i64 = 2;
+/// The version of the format with files of records.
+pub(super) const RECORDS: i64 = 2;
+
+/// The version of the format with files of blocks.
+pub(super) const BLOCKS: i64 = 1;
 
 /// The metadata of a stored dataset.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Metadata {
+    /// The fingerprint of a snapshot's dataset, as text; empty for a saved dataset.
+    pub(crate) graph_hash: String,
     /// The name of the folder with the files of the last run.
     pub(crate) run: String,
     /// The time at which the run began, in microseconds since 1970.
     pub(crate) created: i64,
     pub(crate) version: i64,
     pub(crate) dtypes: Vec<DType>,
+    /// Number of elements; TensorFlow does not count those of snapshots.
     pub(crate) elements: i64,
     /// True once all elements are written.
     pub(crate) is_final: bool,
 }
 
 impl Metadata {
-    /// Returns the metadata of a run that has not written elements yet.
-    pub(super) fn new(run: String, created: i64, dtypes: Vec<DType>) -> Metadata {
-        Metadata { run, created, version: VERSION, dtypes, elements: 0, is_final: false }
+    /// Returns the metadata of a run that begins now.
+    pub(super) fn new(graph_hash: String, run: String, version: i64, dtypes: Vec<DType>) -> Metadata {
+        Metadata { graph_hash, run, created: now(), version, dtypes, elements: 0, is_final: false }
     }
 
     fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
-        out.string(2, self.run.as_bytes()).int(3, self.created).int(4, self.version);
+        out.string(1, self.graph_hash.as_bytes())
+            .string(2, self.run.as_bytes())
+            .int(3, self.created)
+            .int(4, self.version);
         out.packed_ints(5, self.dtypes.iter().map(|dtype| dtype.number().into()));
         out.int(6, self.elements).int(1000, self.is_final.into());
         out.finish()
@@ -43,9 +53,8 @@ impl Metadata {
         let mut metadata = Metadata::default();
         for field in Fields::of(bytes) {
             match field? {
-                (2, value) => {
-                    metadata.run = String::from_utf8(value.bytes()?.to_vec()).map_err(|_| Malformed)?;
-                }
+                (1, value) => metadata.graph_hash = text(value)?,
+                (2, value) => metadata.run = text(value)?,
                 (3, value) => metadata.created = value.int()?,
                 (4, value) => metadata.version = value.int()?,
                 (5, value) => {
@@ -67,41 +76,72 @@ impl Metadata {
         Ok(metadata)
     }
 
-    /// Reads the metadata in a folder.
+    /// Reads the metadata of a folder with files of records.
     ///
     /// # Errors
-    /// `NotFound` if the folder has no stored dataset; `DataLoss` if the file is damaged; `Unimplemented` for another
-    /// version of the format.
+    /// `NotFound` if the folder has no stored dataset; `Unimplemented` for another version of the format; the errors of
+    /// [`Metadata::find`].
     pub(crate) fn read(folder: &Path) -> Result<Metadata> {
+        let Some(metadata) = Metadata::find(folder)? else {
+            let message = format!("Could not find metadata file [{}]", folder.display());
+            return Err(Error::new(Code::NotFound, message));
+        };
+        metadata.check_version(RECORDS, folder)?;
+        Ok(metadata)
+    }
+
+    /// Reads the metadata in a folder; returns `None` if it has no stored dataset.
+    ///
+    /// # Errors
+    /// `DataLoss` if the file is damaged.
+    pub(super) fn find(folder: &Path) -> Result<Option<Metadata>> {
         let path = folder.join(METADATA);
         let bytes: Bytes = match store::read(&path) {
             Ok(bytes) => bytes.into(),
-            Err(error) if error.code() == Code::NotFound => {
-                let message = format!("Could not find metadata file [{}]", folder.display());
-                return Err(Error::new(Code::NotFound, message));
-            }
+            Err(error) if error.code() == Code::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         let metadata = Metadata::decode(&bytes)
             .map_err(|_| Error::from(checkpoint::Error::corrupt(&path, "malformed metadata")))?;
-        // The name of the run is joined to the folder, so it must not lead out of it.
-        if metadata.run.is_empty() || metadata.run.contains('/') || metadata.run.starts_with('.') {
+        if !is_run_name(&metadata.run) {
             return Err(checkpoint::Error::corrupt(&path, "malformed name of a run").into());
         }
-        if metadata.version != VERSION {
+        Ok(Some(metadata))
+    }
+
+    /// Checks the version of the format.
+    ///
+    /// # Errors
+    /// `Unimplemented` for another version than `expected`.
+    pub(super) fn check_version(&self, expected: i64, folder: &Path) -> Result<()> {
+        if self.version != expected {
             return Err(Error::unimplemented(format!(
-                "{} has a dataset in version {} of the format; version {VERSION} is supported",
+                "{} has a dataset in version {} of the format; version {expected} is supported here",
                 folder.display(),
-                metadata.version
+                self.version
             )));
         }
-        Ok(metadata)
+        Ok(())
     }
 
     /// Writes the metadata to a folder.
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
         Ok(store::write(folder.join(METADATA), &self.encode())?)
     }
+}
+
+/// Returns whether a name is that of a folder in the folder to which it is joined.
+pub(super) fn is_run_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains('/') && !name.starts_with('.')
+}
+
+/// Returns the microseconds since 1970.
+pub(super) fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)
+}
+
+fn text(value: Field<'_>) -> Result<String, Malformed> {
+    String::from_utf8(value.bytes()?.to_vec()).map_err(|_| Malformed)
 }
 
 #[cfg(test)]
@@ -114,8 +154,8 @@ mod tests {
         let bytes = b"\x12\x1412248632786905160870\x18\x99\x82\x93\x8e\x91\xb0\x98\x03 \x02*\x03\t\x07\x010\x05\xc0>\x01";
         let metadata = Metadata::decode(bytes)?;
         assert_eq!(
-            (metadata.run.as_str(), metadata.elements, metadata.is_final),
-            ("12248632786905160870", 5, true)
+            (&*metadata.graph_hash, &*metadata.run, metadata.elements, metadata.is_final),
+            ("", "12248632786905160870", 5, true)
         );
         assert_eq!(metadata.dtypes, [DType::Int64, DType::String, DType::Float]);
         assert_eq!(metadata.encode(), bytes);

@@ -1,11 +1,16 @@
 //! Datasets in files, in TensorFlow's format. A folder has a file of metadata and a folder for each run that wrote the
 //! dataset; a run has a folder for each shard, and a shard files of records, each a component of an element.
 
+mod block_file;
+mod block_snapshot;
 mod metadata;
 mod reader;
+mod snapshot;
 mod writer;
 
+pub(crate) use block_snapshot::{BlockSnapshot, BlockSnapshotMode, block_snapshot};
 pub(crate) use reader::{chunk_names, load, stored_chunk, stored_shard};
+pub(crate) use snapshot::{Snapshot, snapshot};
 pub(crate) use writer::{Save, saved};
 
 use crate::objects::io::Compression;
@@ -23,6 +28,14 @@ pub(crate) fn compression_of(name: &str) -> Result<Compression> {
     match name {
         "NONE" => Ok(Compression::None),
         name => Compression::parse_for_records(name.as_bytes()),
+    }
+}
+
+/// Returns the path with a prefix before it, joined by one slash.
+fn prefixed(prefix: &str, path: &str) -> String {
+    match prefix {
+        "" => path.to_owned(),
+        prefix => format!("{}/{}", prefix.trim_end_matches('/'), path.trim_start_matches('/')),
     }
 }
 

@@ -153,7 +153,7 @@ pub(crate) fn stored_chunk(
 }
 
 /// The state of an iterator over a loaded dataset.
-struct LoadState {
+pub(super) struct LoadState {
     /// The argument of `reader`: the dataset of the datasets of the shards.
     shards: Tensor,
     reader: FunctionInstance,
@@ -163,6 +163,18 @@ struct LoadState {
 }
 
 impl LoadState {
+    pub(super) fn new(shards: Tensor, reader: FunctionInstance, ctx: IteratorContext) -> LoadState {
+        LoadState { shards, reader, ctx, current: None }
+    }
+
+    /// Returns the next element of the dataset that the function returned.
+    pub(super) fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
+        if self.current.is_none() {
+            self.current = Some(self.iterate(pull)?);
+        }
+        self.current.as_mut().map_or(Ok(None), |current| current.next(pull))
+    }
+
     /// Calls the function, and returns an iterator over its result.
     fn iterate(&self, pull: &Pull) -> Result<Box<dyn DatasetIterator>> {
         iterate_result(&self.reader.call(pull, vec![self.shards.clone()])?, &self.ctx, 0)
@@ -193,32 +205,30 @@ pub(crate) fn load(
     spec: ElementSpec,
 ) -> Result<Arc<Dataset>> {
     let metadata = Metadata::read(folder)?;
-    let run = folder.join(&metadata.run);
-    let mut shards = Vec::new();
-    for name in names_in(&run)?.into_iter().filter(|name| name.ends_with(".shard")) {
-        let shard = stored_shard(run.join(name), 0, compression, spec.clone())?;
-        shards.push(vec![DatasetVariant::tensor(shard, [])?]);
-    }
-    let nested =
-        Elements::dataset("SnapshotNestedDatasetReader", ElementSpec::scalars(&[DType::Variant]), shards)?;
-    let shards = DatasetVariant::tensor(nested, [])?;
+    let shards = shards_of(&folder.join(&metadata.run), compression, &spec)?;
     // TensorFlow writes a negative number if it has not counted the elements.
     let is_known = metadata.is_final && metadata.elements >= 0;
     let cardinality = if is_known { metadata.elements } else { UNKNOWN };
     dataset("Load", spec, cardinality, &[], move |ctx| {
         let (reader, shards) = (reader.instance(ctx)?, shards.clone());
-        let state = LoadState { shards, reader, ctx: ctx.clone(), current: None };
-        from_state("Load", state, |state, pull| {
-            if state.current.is_none() {
-                state.current = Some(state.iterate(pull)?);
-            }
-            state.current.as_mut().map_or(Ok(None), |current| current.next(pull))
-        })
+        from_state("Load", LoadState::new(shards, reader, ctx.clone()), LoadState::next)
     })
 }
 
+/// Returns the dataset of the datasets of a run's shards.
+pub(super) fn shards_of(run: &Path, compression: Compression, spec: &ElementSpec) -> Result<Tensor> {
+    let mut shards = Vec::new();
+    for name in names_in(run)?.into_iter().filter(|name| name.ends_with(".shard")) {
+        let shard = stored_shard(run.join(name), 0, compression, spec.clone())?;
+        shards.push(vec![DatasetVariant::tensor(shard, [])?]);
+    }
+    let nested =
+        Elements::dataset("SnapshotNestedDatasetReader", ElementSpec::scalars(&[DType::Variant]), shards)?;
+    DatasetVariant::tensor(nested, [])
+}
+
 /// Returns the sorted names in a folder; none if it does not exist.
-fn names_in(folder: &Path) -> Result<Vec<String>> {
+pub(super) fn names_in(folder: &Path) -> Result<Vec<String>> {
     let failed = |e: &std::io::Error| Error::from(checkpoint::Error::file(folder, e));
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,6 +1,6 @@
 //! Writing of datasets to files.
 
-use super::metadata::Metadata;
+use super::metadata::{Metadata, RECORDS};
 use super::{chunk_file, shard_folder};
 use crate::numeric::philox::entropy;
 use crate::objects::dataset::function::{CapturedFunction, FunctionInstance};
@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The place and the form in which a dataset is saved.
 #[derive(Clone, Debug)]
@@ -32,12 +31,18 @@ impl Save {
     pub(crate) fn run(&self, input: &Arc<Dataset>, pull: &Pull) -> Result<()> {
         let ctx = IteratorContext::root(input.deterministic);
         let mut iterator = input.iterator(&ctx)?;
-        let mut writer = SaveWriter::start(self, input, &ctx.within("Save"))?;
+        let mut writer = self.writer(input, &ctx.within("Save"))?;
         while let Some(element) = iterator.next(pull)? {
             pull.check()?;
             writer.add(&element, pull)?;
         }
         writer.finish()
+    }
+
+    /// Starts a run.
+    fn writer(&self, input: &Arc<Dataset>, ctx: &IteratorContext) -> Result<RunWriter> {
+        let shard = self.shard.as_ref().map(|shard| shard.instance(ctx)).transpose()?;
+        RunWriter::start(self.folder.clone(), String::new(), input, RunFiles::new(self.compression, shard))
     }
 }
 
@@ -47,7 +52,7 @@ pub(crate) fn saved(input: Arc<Dataset>, save: Save) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("SaveV2", input.spec.clone(), input.cardinality, &[&input], move |ctx| {
         let mut iterator = inner.iterator(ctx)?;
-        let mut writer = Some(SaveWriter::start(&save, &inner, ctx)?);
+        let mut writer = Some(save.writer(&inner, ctx)?);
         from_fn("SaveV2", move |pull| {
             let element = iterator.next(pull)?;
             // After an error the files stay marked as incomplete.
@@ -64,67 +69,98 @@ pub(crate) fn saved(input: Arc<Dataset>, save: Save) -> Result<Arc<Dataset>> {
     })
 }
 
-/// The writer of one run.
-struct SaveWriter {
-    folder: PathBuf,
-    run: PathBuf,
-    metadata: Metadata,
+/// The files of a run that are being written.
+pub(super) struct RunFiles {
     compression: Compression,
+    /// The function that returns the number of an element's shard; `None` for a single shard.
     shard: Option<FunctionInstance>,
+    /// The number of the files that are opened next.
+    pub(super) chunk: u64,
     /// The open file of each shard.
-    shards: BTreeMap<i64, RecordWriter>,
+    open: BTreeMap<i64, RecordWriter>,
 }
 
-impl SaveWriter {
-    /// Makes the folder of a new run, and writes the metadata of a dataset that is not complete.
-    fn start(save: &Save, input: &Arc<Dataset>, ctx: &IteratorContext) -> Result<SaveWriter> {
-        let name = entropy().to_string();
-        let run = save.folder.join(&name);
-        create_folder(&run)?;
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
-        let metadata = Metadata::new(name, created as i64, input.spec.dtypes.clone());
-        metadata.write(&save.folder)?;
-        Ok(SaveWriter {
-            folder: save.folder.clone(),
-            run,
-            metadata,
-            compression: save.compression,
-            shard: save.shard.as_ref().map(|shard| shard.instance(ctx)).transpose()?,
-            shards: BTreeMap::new(),
-        })
+impl RunFiles {
+    pub(super) fn new(compression: Compression, shard: Option<FunctionInstance>) -> RunFiles {
+        RunFiles { compression, shard, chunk: 0, open: BTreeMap::new() }
     }
 
-    /// Adds an element to its shard.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the function does not return a number; `Unimplemented` if a component is an object.
-    fn add(&mut self, element: &Element, pull: &Pull) -> Result<()> {
+    /// Returns the function that returns the number of an element's shard.
+    pub(super) fn shard(&self) -> Option<&FunctionInstance> {
+        self.shard.as_ref()
+    }
+
+    /// Closes the open files. Further elements are written to new files.
+    pub(super) fn close(&mut self) -> Result<()> {
+        self.chunk += u64::from(!self.open.is_empty());
+        std::mem::take(&mut self.open).into_values().try_for_each(RecordWriter::finish)
+    }
+
+    /// Adds an element to its shard in the folder `run`.
+    fn add(&mut self, run: &Path, element: &Element, pull: &Pull) -> Result<()> {
         let shard = match &self.shard {
             Some(function) => shard_of(&function.call(pull, element.clone())?)?,
             None => 0,
         };
         let records = element.iter().map(checkpoint::tensor::encode_content);
         let records = records.collect::<checkpoint::Result<Vec<_>>>()?;
-        let writer = match self.shards.entry(shard) {
+        let writer = match self.open.entry(shard) {
             btree_map::Entry::Occupied(entry) => entry.into_mut(),
             btree_map::Entry::Vacant(entry) => {
-                let folder = shard_folder(&self.run, shard);
+                let folder = shard_folder(run, shard);
                 create_folder(&folder)?;
-                entry.insert(RecordWriter::create(chunk_file(&folder, 0), self.compression)?)
+                entry.insert(RecordWriter::create(chunk_file(&folder, self.chunk), self.compression)?)
             }
         };
-        for record in records {
-            writer.write(&record)?;
-        }
-        self.metadata.elements += 1;
+        records.iter().try_for_each(|record| writer.write(record))
+    }
+}
+
+/// The writer of one run.
+pub(super) struct RunWriter {
+    folder: PathBuf,
+    metadata: Metadata,
+    pub(super) files: RunFiles,
+}
+
+impl RunWriter {
+    /// Makes the folder of a new run, and writes the metadata of a dataset that is not complete.
+    pub(super) fn start(
+        folder: PathBuf,
+        graph_hash: String,
+        input: &Arc<Dataset>,
+        files: RunFiles,
+    ) -> Result<RunWriter> {
+        let metadata = Metadata::new(graph_hash, entropy().to_string(), RECORDS, input.spec.dtypes.clone());
+        create_folder(&folder.join(&metadata.run))?;
+        metadata.write(&folder)?;
+        Ok(RunWriter { folder, metadata, files })
+    }
+
+    /// Returns the writer that continues the run of this metadata.
+    pub(super) fn resume(folder: PathBuf, metadata: Metadata, files: RunFiles) -> RunWriter {
+        RunWriter { folder, metadata, files }
+    }
+
+    /// Returns the name of the run.
+    pub(super) fn run(&self) -> &str {
+        &self.metadata.run
+    }
+
+    /// Adds an element to its shard.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the function does not return a number; `Unimplemented` if a component is an object.
+    pub(super) fn add(&mut self, element: &Element, pull: &Pull) -> Result<()> {
+        self.files.add(&self.folder.join(&self.metadata.run), element, pull)?;
+        // TensorFlow does not count the elements of snapshots.
+        self.metadata.elements += i64::from(self.metadata.graph_hash.is_empty());
         Ok(())
     }
 
     /// Closes the files and writes the metadata of the complete dataset.
-    fn finish(mut self) -> Result<()> {
-        for writer in std::mem::take(&mut self.shards).into_values() {
-            writer.finish()?;
-        }
+    pub(super) fn finish(mut self) -> Result<()> {
+        self.files.close()?;
         self.metadata.is_final = true;
         self.metadata.write(&self.folder)
     }
@@ -138,6 +174,6 @@ fn shard_of(results: &[Tensor]) -> Result<i64> {
     }
 }
 
-fn create_folder(path: &Path) -> Result<()> {
+pub(super) fn create_folder(path: &Path) -> Result<()> {
     std::fs::create_dir_all(path).map_err(|e| Error::from(checkpoint::Error::file(path, &e)))
 }

@@ -23,7 +23,8 @@ fn limits() -> &'static [f64] {
 }
 
 /// A histogram, with the fields of `HistogramProto`.
-pub(super) struct Histogram {
+#[derive(Debug)]
+pub(crate) struct Histogram {
     min: f64,
     max: f64,
     count: f64,
@@ -33,25 +34,18 @@ pub(super) struct Histogram {
 }
 
 /// The names of a histogram in error messages.
-pub(super) struct HistogramLabel<'a> {
-    pub(super) name: &'a str,
+pub(crate) struct HistogramLabel<'a> {
+    pub(crate) name: &'a str,
     /// The name used if a value is infinite.
-    pub(super) infinite: &'a str,
+    pub(crate) infinite: &'a str,
 }
 
 /// Returns the histogram of a tensor's elements.
 ///
 /// # Errors
 /// `InvalidArgument` for NaN and infinite values.
-pub(super) fn of(values: &Tensor, label: &HistogramLabel<'_>) -> Result<Histogram> {
-    let mut histogram = Histogram {
-        min: f64::MAX,
-        max: -f64::MAX,
-        count: 0.0,
-        sum: 0.0,
-        sum_squares: 0.0,
-        buckets: vec![0.0; limits().len()],
-    };
+pub(crate) fn of(values: &Tensor, label: &HistogramLabel<'_>) -> Result<Histogram> {
+    let mut histogram = Histogram::default();
     if values.dtype() == DType::Bool {
         histogram.add_all(values.values::<Bool8>()?.iter().map(|v| f64::from(v.get())), label)?;
         return Ok(histogram);
@@ -62,7 +56,26 @@ pub(super) fn of(values: &Tensor, label: &HistogramLabel<'_>) -> Result<Histogra
     Ok(histogram)
 }
 
+impl Default for Histogram {
+    /// Returns the histogram of no values.
+    fn default() -> Histogram {
+        Histogram {
+            min: f64::MAX,
+            max: -f64::MAX,
+            count: 0.0,
+            sum: 0.0,
+            sum_squares: 0.0,
+            buckets: vec![0.0; limits().len()],
+        }
+    }
+}
+
 impl Histogram {
+    /// Adds a finite value.
+    pub(crate) fn push(&mut self, value: f64) {
+        self.add(value, limits());
+    }
+
     fn add_all(&mut self, values: impl Iterator<Item = f64>, label: &HistogramLabel<'_>) -> Result<()> {
         let limits = limits();
         let HistogramLabel { name, infinite } = label;
@@ -90,7 +103,7 @@ impl Histogram {
     }
 
     /// Writes the histogram as a `HistogramProto`; each run of empty buckets is merged to one.
-    pub(super) fn write(&self, proto: &mut Writer) {
+    pub(crate) fn write(&self, proto: &mut Writer) {
         proto.double(1, self.min).double(2, self.max).double(3, self.count);
         proto.double(4, self.sum).double(5, self.sum_squares);
         let (mut ends, mut counts): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
