@@ -172,7 +172,7 @@ fn csv_dataset(init: &KernelInit<'_>) -> Result<Kernel> {
 fn sql_dataset(init: &KernelInit<'_>) -> Result<Kernel> {
     let spec = spec(init)?;
     check_columns(&spec)?;
-    dataset_kernel(move |ctx| {
+    dataset_kernel(init, move |ctx| {
         let driver = string(ctx, 0, "driver_name")?;
         if driver != "sqlite" {
             device::invalid!(

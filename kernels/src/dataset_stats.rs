@@ -5,7 +5,7 @@ use crate::objects::dataset::argument::{dataset, dataset_kernel, string};
 use crate::objects::dataset::stats::{
     StatsAggregator, StatsDelivery, StatsScope, bytes_stats, latency_stats, with_stats,
 };
-use crate::objects::event_file::EventFile;
+use crate::objects::summary_writer::SummaryWriter;
 use device::Result;
 use device::handle::{ObjectName, Owner, single_handle};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -22,7 +22,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("StatsAggregatorSetSummaryWriter", &[], |_| {
         Kernel::sync(|ctx| {
             let aggregator = object::<StatsAggregator>(ctx, 0)?;
-            aggregator.set_events(object::<EventFile>(ctx, 1)?);
+            aggregator.set_events(object::<SummaryWriter>(ctx, 1)?);
             Ok(())
         })
     }),

@@ -3,8 +3,9 @@
 use super::state::InputState;
 use super::transform::{batch_preserving, dataset, from_state};
 use super::{Dataset, Element, IteratorContext};
-use crate::objects::event_file::{EventFile, event};
+use crate::objects::event_file::event;
 use crate::objects::summary_histogram::Histogram;
+use crate::objects::summary_writer::SummaryWriter;
 use checkpoint::proto::Writer;
 use device::Result;
 use device::resource::Resource;
@@ -33,7 +34,7 @@ pub(crate) struct StatsAggregator {
 struct AggregatorState {
     /// The histograms of the recorded values, by name.
     histograms: BTreeMap<String, Histogram>,
-    events: Option<Arc<EventFile>>,
+    events: Option<Arc<SummaryWriter>>,
 }
 
 impl Resource for StatsAggregator {
@@ -48,7 +49,7 @@ impl StatsAggregator {
 
     /// Sets the event file to which values are written from now on. It has no effect on an aggregator of which steps ask
     /// for the summary.
-    pub(crate) fn set_events(&self, events: Arc<EventFile>) {
+    pub(crate) fn set_events(&self, events: Arc<SummaryWriter>) {
         if self.delivery == StatsDelivery::Events {
             self.state.lock().events = Some(events);
         }
