@@ -13,7 +13,7 @@ use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result, invalid};
 use graph::DType::{self, Float, QInt8, QInt32, QUInt8};
 use graph::ops::window::{DataFormat, Padding};
-use graph::{Shape, Tensor};
+use graph::{Code, Shape, Tensor};
 
 /// The steps of an op between the sums and its output.
 #[derive(Clone, Copy, Debug)]
@@ -328,7 +328,11 @@ impl Attributes {
                 invalid!("{name} must have 4 values, got {}", values.len());
             };
             if batch != 1 || depth != 1 {
-                invalid!("{name} must be 1 in the batch and depth dimensions, got {values:?}");
+                let message = format!(
+                    "Current implementation does not yet support {name} in the batch and depth dimensions: {values:?}"
+                );
+                let code = if name == "strides" { Code::Unimplemented } else { Code::InvalidArgument };
+                return Err(Error::new(code, message));
             }
             let positive = |value: i64| usize::try_from(value).ok().filter(|&value| value > 0);
             match (positive(rows), positive(columns)) {
@@ -407,11 +411,14 @@ fn convolve<T: Rounded>(
         levels_per_one: 1.0 / scales.output,
     };
     let (pixels, weights) = (widened(images)?, widened(filter)?);
+    let element = |channel: usize, at: usize, sum: i32| T::rounded(finish.apply(channel, at, sum));
     let out = output(dtype, shape, |out: &mut [T]| {
-        if !out.is_empty() {
+        if pixels.is_empty() || weights.is_empty() {
+            out.iter_mut().enumerate().for_each(|(at, to)| *to = element(at % channels, at, 0));
+        } else if !out.is_empty() {
             geometry.for_each_pixel(&pixels, &weights, 0, out, |pixel, sums, out| {
                 for (channel, (to, &sum)) in out.iter_mut().zip(sums).enumerate() {
-                    *to = T::rounded(finish.apply(channel, pixel * channels + channel, sum));
+                    *to = element(channel, pixel * channels + channel, sum);
                 }
             });
         }

@@ -78,8 +78,11 @@ impl Plane {
     fn with_twice_the_rows(&self) -> Vec<Vec<u16>> {
         let of_row = |row: usize| {
             let near = self.row(row / 2);
-            let far =
-                if row % 2 == 0 { (row / 2).saturating_sub(1) } else { (row / 2 + 1).min(self.rows - 1) };
+            let far = if row.is_multiple_of(2) {
+                (row / 2).saturating_sub(1)
+            } else {
+                (row / 2 + 1).min(self.rows - 1)
+            };
             near.iter().zip(self.row(far)).map(|(&near, &far)| 3 * u16::from(near) + u16::from(far)).collect()
         };
         (0..2 * self.rows).map(of_row).collect()
@@ -100,7 +103,7 @@ impl Plane {
             }
             [2, 1] => {
                 let narrow = |(row, sums): (usize, Vec<u16>)| {
-                    let rounding = 1 + (row % 2) as u16;
+                    let rounding = if row.is_multiple_of(2) { 1 } else { 2 };
                     sums.into_iter().map(move |sum| ((sum + rounding) >> 2) as u8)
                 };
                 self.with_twice_the_rows().into_iter().enumerate().flat_map(narrow).collect()

@@ -95,16 +95,41 @@ pub(crate) fn real_of(connection: &Connection, value: ValueRef<'_>) -> Result<f6
     }
 }
 
-/// Returns a value as bytes; numbers are written as decimals.
-pub(crate) fn bytes_of(connection: &Connection, value: ValueRef<'_>) -> Result<Bytes> {
+/// Returns a value as bytes; numbers become decimals.
+pub(crate) fn bytes_of(value: ValueRef<'_>) -> Result<Bytes> {
     match value {
         ValueRef::Null => Ok(Bytes::new()),
         ValueRef::Integer(value) => Ok(value.to_string().into()),
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Ok(Bytes::copy_from_slice(bytes)),
-        ValueRef::Real(_) => {
-            converted::<String>(connection, "SELECT CAST(? AS TEXT)", value).map(Bytes::from)
-        }
+        ValueRef::Real(value) => Ok(real_text(value).into()),
     }
+}
+
+/// Returns a number with 15 significant digits and a decimal point. TensorFlow's release of SQLite writes numbers like
+/// this; later ones write more digits.
+fn real_text(value: f64) -> String {
+    if !value.is_finite() {
+        return if value > 0.0 { "Inf" } else { "-Inf" }.to_owned();
+    }
+    let scientific = format!("{value:.14e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let (text, suffix) = match exponent {
+        -4..=14 => (format!("{value:.*}", (14 - exponent) as usize), String::new()),
+        _ => (digits.to_owned(), format!("e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())),
+    };
+    let short = match text.contains('.') {
+        true => text.trim_end_matches('0'),
+        false => &text,
+    };
+    let point = if short.ends_with('.') {
+        "0"
+    } else if short.contains('.') {
+        ""
+    } else {
+        ".0"
+    };
+    format!("{short}{point}{suffix}")
 }
 
 fn converted<T: rusqlite::types::FromSql>(
@@ -115,4 +140,27 @@ fn converted<T: rusqlite::types::FromSql>(
     connection
         .query_row(statement, [ToSqlOutput::Borrowed(value)], |row| row.get(0))
         .map_err(|e| failed("Conversion of a value failed", &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_fifteen_digits_and_a_point() {
+        for (number, text) in [
+            (1.5, "1.5"),
+            (-300.0, "-300.0"),
+            (0.1, "0.1"),
+            (0.0, "0.0"),
+            (1e15, "1.0e+15"),
+            (1e14, "100000000000000.0"),
+            (-1e300, "-1.0e+300"),
+            (1.0 / 3.0, "0.333333333333333"),
+            (1.25e-5, "1.25e-05"),
+            (0.000125, "0.000125"),
+        ] {
+            assert_eq!(real_text(number), text);
+        }
+    }
 }

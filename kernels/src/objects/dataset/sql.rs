@@ -207,7 +207,7 @@ impl Query {
 fn column_value(connection: &Connection, value: ValueRef<'_>, dtype: DType) -> Result<Tensor> {
     let integer = || sqlite::integer_of(connection, value);
     Ok(match dtype {
-        DType::String => Tensor::string(sqlite::bytes_of(connection, value)?),
+        DType::String => Tensor::string(sqlite::bytes_of(value)?),
         DType::Double => Tensor::scalar(sqlite::real_of(connection, value)?),
         DType::Bool => Tensor::scalar(Bool8::from(integer()? != 0)),
         DType::Int8 => Tensor::scalar(integer()? as i8),
