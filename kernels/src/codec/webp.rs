@@ -5,8 +5,8 @@ use device::{Error, Result};
 use image_webp::WebPDecoder;
 use std::io::Cursor;
 
-/// Decodes a WebP file; `channels` 0 keeps the file's number of channels. Of an animation, at most the first `most`
-/// frames are decoded.
+/// Decodes a WebP file; `channels` 0 keeps the file's number of channels. At most the first `most`
+/// frames of an animation are decoded.
 pub(super) fn decode(file: &[u8], channels: usize, most: usize) -> Result<Pixels> {
     let header = |_| Error::invalid("Failed to decode WebP header.");
     let mut decoder = WebPDecoder::new(Cursor::new(file)).map_err(header)?;

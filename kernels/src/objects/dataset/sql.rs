@@ -166,7 +166,7 @@ impl Drop for QueryRun {
 }
 
 impl Query {
-    /// Calls `push` with each row after the first `skipped`. Of several statements, only the first is run.
+    /// Calls `push` with each row after the first `skipped`. Only the first of several statements is run.
     fn run(
         &self,
         skipped: u64,
