@@ -219,9 +219,15 @@ enum Summand<'a> {
 }
 
 impl Finish<'_> {
-    /// Returns the result for the sum of a channel in levels, before it is rounded; `at` is its index in the output.
-    fn apply(&self, channel: usize, at: usize, sum: i32) -> f32 {
-        let mut value = sum as f32 * self.factors[if self.factors.len() == 1 { 0 } else { channel }];
+    /// Returns the result for the sum of a channel in levels, before it is rounded; `at` is its index in the output. A sum
+    /// that is the level itself stays exact.
+    fn apply(&self, channel: usize, at: usize, sum: i32) -> f64 {
+        let factor = self.factors[if self.factors.len() == 1 { 0 } else { channel }];
+        let is_level = (factor * self.levels_per_one - 1.0).abs() < 1e-6;
+        if is_level && self.bias.is_none() && self.summand.is_none() {
+            return f64::from(if self.is_rectified { sum.max(0) } else { sum });
+        }
+        let mut value = sum as f32 * factor;
         if let Some(bias) = &self.bias {
             value += bias[channel];
         }
@@ -233,27 +239,27 @@ impl Finish<'_> {
         if self.is_rectified {
             value = value.max(0.0);
         }
-        value * self.levels_per_one
+        f64::from(value * self.levels_per_one)
     }
 }
 
 /// Elements of an output: levels, or numbers.
 trait Rounded: bytemuck::Pod + Send {
-    fn rounded(value: f32) -> Self;
+    fn rounded(value: f64) -> Self;
 }
 
 macro_rules! rounded_levels {
     ($($t:ty),*) => { $(impl Rounded for $t {
-        fn rounded(value: f32) -> $t {
-            <$t as Level>::clamped(f64::from(value).round_ties_even() as i64)
+        fn rounded(value: f64) -> $t {
+            <$t as Level>::clamped(value.round_ties_even() as i64)
         }
     })* };
 }
 rounded_levels!(i8, u8, i32);
 
 impl Rounded for f32 {
-    fn rounded(value: f32) -> f32 {
-        value
+    fn rounded(value: f64) -> f32 {
+        value as f32
     }
 }
 

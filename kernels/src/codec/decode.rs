@@ -131,8 +131,9 @@ impl Decoder {
         Ok(())
     }
 
-    /// Returns whether the output has an axis for the frames. Each op decodes JPEG XL to one image and WebP to frames,
-    /// except `DecodeImage`, whose attribute decides; in TensorFlow, too.
+    /// Returns whether the output has an axis for the frames. Each op decodes JPEG XL to one image, and WebP to
+    /// frames: `DecodeJpeg`, `DecodePng` and `DecodeBmp` too. The attribute of `DecodeImage` decides for it. TensorFlow does
+    /// the same.
     fn has_frames(&self, format: Format) -> bool {
         match format {
             Format::Jxl => false,

@@ -78,7 +78,7 @@ pub(super) fn decode(
     let is_whole = options.recover || has_end_marker(file);
     let bytes = match has_separate_scans(file) {
         _ if !is_whole => None,
-        true => jpeg_scans::decode(file, decoded, |file| decode_as(file, ColorSpace::Luma))?,
+        true => jpeg_scans::decode(file, decoded, options.recover, |file| decode_as(file, ColorSpace::Luma))?,
         false => decode_as(file, space),
     };
     let bytes = bytes.filter(|b| b.len() == height * width * decoded).ok_or_else(invalid)?;

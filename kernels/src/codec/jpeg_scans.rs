@@ -130,16 +130,17 @@ fn doubled(row: &[u16], shift: u32, rounding: [u16; 2]) -> Vec<u8> {
 }
 
 /// Decodes a file to grey levels (`channels` 1) or to red, green and blue. `decode_grey` decodes a file of one
-/// component. Returns `None` if the file is damaged.
+/// component. Returns `None` if the file is damaged; the end of a file may be missing if `recovers` is true.
 ///
 /// # Errors
 /// `Unimplemented` if a scan has several components, or the file has other than three.
 pub(super) fn decode(
     file: &[u8],
     channels: usize,
+    recovers: bool,
     decode_grey: impl Fn(&[u8]) -> Option<Vec<u8>>,
 ) -> Result<Option<Vec<u8>>> {
-    let Some(walk) = Walk::of(file)? else { return Ok(None) };
+    let Some(walk) = Walk::of(file, recovers)? else { return Ok(None) };
     let Some(frame) = walk.frame else { return Ok(None) };
     if frame.components.len() != 3 {
         return Err(Error::unimplemented(
@@ -209,8 +210,9 @@ struct Walk {
 }
 
 impl Walk {
-    /// Reads all segments of a file. Returns `None` if the file is damaged.
-    fn of(file: &[u8]) -> Result<Option<Walk>> {
+    /// Reads all segments of a file. Returns `None` if the file is damaged. If `recovers` is true, the last scan may be cut
+    /// off.
+    fn of(file: &[u8], recovers: bool) -> Result<Option<Walk>> {
         let (mut walk, mut tables, mut at) = (Walk::default(), Vec::new(), 2);
         loop {
             let Some(&[0xff, marker]) = file.get(at..).and_then(|rest| rest.first_chunk::<2>()) else {
@@ -235,6 +237,8 @@ impl Walk {
             let Some(segment) = file.get(at + 4..end) else { return Ok(None) };
             match marker {
                 0xc4 | 0xdb | 0xdd => tables.extend_from_slice(&file[at..end]),
+                // A second frame could have another size than the one whose size was checked.
+                0xc0 | 0xc1 if walk.frame.is_some() => return Ok(None),
                 0xc0 | 0xc1 => walk.frame = Frame::parse(marker, segment),
                 0xe0 => walk.has_jfif |= segment.starts_with(b"JFIF\0"),
                 0xee if segment.starts_with(b"Adobe") => walk.transform = segment.get(11).copied(),
@@ -246,9 +250,18 @@ impl Walk {
                     };
                     let data = &file[end..];
                     let is_end = |pair: &[u8]| pair[0] == 0xff && !matches!(pair[1], 0 | 0xd0..=0xd7);
-                    let Some(length) = data.windows(2).position(is_end) else { return Ok(None) };
-                    if let Some(component) = frame.components.iter().find(|component| component.id == id) {
+                    let end_of_scan = data.windows(2).position(is_end);
+                    let Some(length) = end_of_scan.or(recovers.then_some(data.len())) else {
+                        return Ok(None);
+                    };
+                    // Each file has a copy of the tables, so later scans of a component are left out.
+                    let is_first = walk.files.iter().all(|(seen, _)| *seen != id);
+                    let component = frame.components.iter().find(|component| component.id == id);
+                    if let Some(component) = component.filter(|_| is_first) {
                         walk.files.push((id, frame.file_of(component, &tables, segment, &data[..length])));
+                    }
+                    if end_of_scan.is_none() {
+                        return Ok(Some(walk));
                     }
                     at = end + length;
                     continue;

@@ -3,6 +3,7 @@
 
 use super::{MOST_SAMPLES, Pixels, Samples, sample_count};
 use device::{Error, Result};
+use graph::tensor::memory_limit;
 use jxl_oxide::{AllocTracker, JxlImage, PixelFormat};
 use std::io::Cursor;
 
@@ -13,7 +14,8 @@ pub(super) fn has_signature(file: &[u8]) -> bool {
 
 /// Decodes a JPEG XL file; `channels` 0 keeps the file's number of channels.
 pub(super) fn decode(file: &[u8], channels: usize) -> Result<Pixels> {
-    let memory = AllocTracker::with_limit(16 * MOST_SAMPLES);
+    let limit = usize::try_from(memory_limit() / 4).unwrap_or(usize::MAX).min(16 * MOST_SAMPLES);
+    let memory = AllocTracker::with_limit(limit);
     let image = JxlImage::builder().alloc_tracker(memory).read(Cursor::new(file));
     let image = image.map_err(|_| Error::invalid("Failed to decode JXL header"))?;
     let stored = match image.pixel_format() {

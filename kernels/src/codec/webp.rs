@@ -2,8 +2,9 @@
 
 use super::{MOST_SAMPLES, Pixels, Samples, sample_count};
 use device::{Error, Result};
-use image_webp::WebPDecoder;
+use image_webp::{DecodingError, WebPDecoder};
 use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Decodes a WebP file; `channels` 0 keeps the file's number of channels. At most the first `most`
 /// frames of an animation are decoded.
@@ -20,22 +21,22 @@ pub(super) fn decode(file: &[u8], channels: usize, most: usize) -> Result<Pixels
     decoder.set_memory_limit(4 * MOST_SAMPLES);
     if !decoder.is_animated() {
         let mut samples = vec![0; size];
-        let read = decoder.read_image(&mut samples);
+        let read = catch(|| decoder.read_image(&mut samples));
         read.map_err(|e| Error::invalid(format!("Failed to decode WebP image: {e}")))?;
         return Ok(Pixels { frames: 1, height, width, channels: stored, samples: Samples::Bytes(samples) });
     }
     if channels == 3 {
         device::invalid!("WebP Animation must be 4 channel RGBA");
     }
-    let failed = |e| Error::invalid(format!("Failed to decode WebP Animation: {e}"));
-    decoder.set_background_color([0; 4]).map_err(failed)?;
+    let failed = |e: String| Error::invalid(format!("Failed to decode WebP Animation: {e}"));
+    decoder.set_background_color([0; 4]).map_err(|e| failed(e.to_string()))?;
     let frames = most.min(decoder.num_frames() as usize);
     let (mut out, mut frame) = (Vec::new(), vec![0; size]);
     for _ in 0..frames {
         if out.len() + height * width * 4 >= MOST_SAMPLES {
             device::invalid!("Image too large: {frames} frames of {width} by {height}");
         }
-        decoder.read_frame(&mut frame).map_err(failed)?;
+        catch(|| decoder.read_frame(&mut frame)).map_err(failed)?;
         if stored == 4 {
             out.extend_from_slice(&frame);
         } else {
@@ -43,4 +44,13 @@ pub(super) fn decode(file: &[u8], channels: usize, most: usize) -> Result<Pixels
         }
     }
     Ok(Pixels { frames, height, width, channels: 4, samples: Samples::Bytes(out) })
+}
+
+/// Runs a part of the decoder, which panics at some damaged files, such as one with a frame whose parts differ in size.
+/// Returns the text of an error.
+fn catch<T>(part: impl FnOnce() -> Result<T, DecodingError>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(part)) {
+        Ok(result) => result.map_err(|e| e.to_string()),
+        Err(_) => Err("its parts do not fit together".to_owned()),
+    }
 }

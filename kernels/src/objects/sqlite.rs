@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use device::{Error, Result};
 use graph::Code;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::path::Path;
@@ -18,10 +19,25 @@ const LOCK_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) fn open(path: &Path) -> Result<Connection> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)
+    let mut connection = Connection::open_with_flags(path, flags)
         .map_err(|e| failed(&format!("Open() of the database {} failed", path.display()), &e))?;
     connection.busy_timeout(LOCK_LIMIT).map_err(|e| failed("busy_timeout() failed", &e))?;
+    connection.authorizer(Some(authorize)).map_err(|e| failed("authorizer() failed", &e))?;
     Ok(connection)
+}
+
+/// Denies the settings that concern all connections of the process.
+fn authorize(context: AuthContext<'_>) -> Authorization {
+    const OF_THE_PROCESS: [&str; 4] =
+        ["hard_heap_limit", "soft_heap_limit", "temp_store_directory", "data_store_directory"];
+    match context.action {
+        AuthAction::Pragma { pragma_name, .. }
+            if OF_THE_PROCESS.iter().any(|name| name.eq_ignore_ascii_case(pragma_name)) =>
+        {
+            Authorization::Deny
+        }
+        _ => Authorization::Allow,
+    }
 }
 
 /// Returns the error for a failed operation, with TensorFlow's code for SQLite's; `action` begins the message.
@@ -132,6 +148,7 @@ fn real_text(value: f64) -> String {
     format!("{short}{point}{suffix}")
 }
 
+/// Returns the result of a statement for one value.
 fn converted<T: rusqlite::types::FromSql>(
     connection: &Connection,
     statement: &str,

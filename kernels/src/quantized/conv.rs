@@ -121,7 +121,9 @@ impl Geometry {
         out: &mut [T],
         finish: impl Fn(usize, &[i32], &mut [T]) + Sync,
     ) {
-        let (channels, outside) = (self.channels(), vec![border; self.depth]);
+        // The depth of a filter without elements may be any number.
+        let depth = if weights.is_empty() { 0 } else { self.depth };
+        let (channels, outside) = (self.channels(), vec![border; depth]);
         let line = self.columns.output * channels;
         for_rows(out, line, |first, lines| {
             let mut sums = vec![0i32; channels];
@@ -129,7 +131,7 @@ impl Geometry {
                 let (image, row) = ((first + i) / self.rows.output, (first + i) % self.rows.output);
                 for (column, out) in out.chunks_exact_mut(channels).enumerate() {
                     sums.fill(0);
-                    let filters = weights.chunks_exact(self.depth * self.filter_depth);
+                    let filters = weights.chunks_exact((depth * self.filter_depth).max(1));
                     for (tap, weights) in filters.enumerate() {
                         let (down, across) = (tap / self.filter_width, tap % self.filter_width);
                         let pixel = match (self.rows.at(row, down), self.columns.at(column, across)) {

@@ -9,17 +9,20 @@ use crate::objects::sqlite;
 use device::cancel::Cancellation;
 use device::{Error, Result, invalid};
 use graph::{Bool8, Code, DType, Tensor};
-use parking_lot::Mutex;
 use rusqlite::fallible_iterator::FallibleIterator;
 use rusqlite::types::ValueRef;
-use rusqlite::{Batch, Connection, InterruptHandle};
+use rusqlite::{Batch, Connection};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Maximum number of rows that the query's thread reads ahead.
+/// Maximum number and size in bytes of the rows that the query's thread reads ahead; one row may be larger.
 const ROWS_AHEAD: usize = 64;
+const BYTES_AHEAD: usize = 1 << 20;
+
+/// The number of SQLite's instructions after which a query ends if it has been cancelled.
+const STEPS_BETWEEN_CHECKS: i32 = 10_000;
 
 /// The types that a column can be read as.
 const COLUMN_TYPES: &[DType] = &[
@@ -102,17 +105,18 @@ impl ExchangedState for SqlState {
     }
 }
 
-/// A query that a thread runs; dropping it interrupts the query.
+/// A query that a thread runs; dropping it ends the query.
 struct QueryRun {
     rows: Arc<Monitor<Rows>>,
     cancellation: Arc<Cancellation>,
-    interrupt: Arc<Mutex<Option<InterruptHandle>>>,
 }
 
 /// The rows between the query's thread and the iterator.
 #[derive(Default)]
 struct Rows {
     waiting: VecDeque<Result<Element>>,
+    /// The size of the waiting rows.
+    bytes: usize,
     has_ended: bool,
 }
 
@@ -122,24 +126,22 @@ impl QueryRun {
     /// # Errors
     /// `ResourceExhausted` if no thread can be started.
     fn start(query: Arc<Query>, skipped: u64) -> Result<QueryRun> {
-        let run = QueryRun {
-            rows: Monitor::new(Rows::default()),
-            cancellation: Arc::default(),
-            interrupt: Arc::default(),
-        };
+        let run = QueryRun { rows: Monitor::new(Rows::default()), cancellation: Arc::default() };
         let (rows, cancellation) = (run.rows.clone(), run.cancellation.clone());
-        let interrupt = run.interrupt.clone();
         threads::spawn(move || {
-            let push = |row| {
-                let mut row = Some(row);
+            let push = |row: Element| {
+                let bytes = size_of(&row);
+                let mut row = Some(Ok(row));
                 rows.wait(&cancellation, |rows| {
-                    let has_room = rows.waiting.len() < ROWS_AHEAD;
-                    has_room.then(|| rows.waiting.extend(row.take()))
+                    let is_below = rows.waiting.len() < ROWS_AHEAD && rows.bytes + bytes <= BYTES_AHEAD;
+                    (is_below || rows.waiting.is_empty()).then(|| {
+                        rows.bytes += bytes;
+                        rows.waiting.extend(row.take());
+                    })
                 })
             };
-            let result = catch_unwind(AssertUnwindSafe(|| query.run(skipped, &interrupt, &push)))
+            let result = catch_unwind(AssertUnwindSafe(|| query.run(skipped, &cancellation, &push)))
                 .unwrap_or_else(|_| Err(Error::internal("the thread of a query panicked")));
-            *interrupt.lock() = None;
             rows.change(|rows| {
                 rows.waiting.extend(result.err().map(Err));
                 rows.has_ended = true;
@@ -150,7 +152,10 @@ impl QueryRun {
 
     fn next(&self, pull: &Pull) -> Result<Option<Element>> {
         self.rows.wait(&pull.cancellation, |rows| match rows.waiting.pop_front() {
-            Some(row) => Some(row.map(Some)),
+            Some(row) => {
+                rows.bytes -= row.as_ref().map_or(0, size_of);
+                Some(row.map(Some))
+            }
             None => rows.has_ended.then_some(Ok(None)),
         })?
     }
@@ -159,10 +164,13 @@ impl QueryRun {
 impl Drop for QueryRun {
     fn drop(&mut self) {
         self.cancellation.cancel(Error::new(Code::Cancelled, "the iterator of the query was dropped"));
-        if let Some(interrupt) = &*self.interrupt.lock() {
-            interrupt.interrupt();
-        }
     }
+}
+
+/// Returns the size of a row's strings in bytes.
+fn size_of(row: &Element) -> usize {
+    let strings = row.iter().filter_map(|value| value.as_strings().ok());
+    strings.flatten().map(bytes::Bytes::len).sum()
 }
 
 impl Query {
@@ -170,11 +178,14 @@ impl Query {
     fn run(
         &self,
         skipped: u64,
-        interrupt: &Mutex<Option<InterruptHandle>>,
-        push: &dyn Fn(Result<Element>) -> Result<()>,
+        cancellation: &Arc<Cancellation>,
+        push: &dyn Fn(Element) -> Result<()>,
     ) -> Result<()> {
-        let connection = sqlite::open(&self.database)?;
-        *interrupt.lock() = Some(connection.get_interrupt_handle());
+        let mut connection = sqlite::open(&self.database)?;
+        let (cancellation, failed) =
+            (cancellation.clone(), |e| sqlite::failed("progress_handler() failed", &e));
+        let is_cancelled = move || cancellation.is_cancelled();
+        connection.progress_handler(STEPS_BETWEEN_CHECKS, Some(is_cancelled)).map_err(failed)?;
         let prepared = Batch::new(&connection, &self.text).next();
         let statement = prepared.map_err(|e| sqlite::failed("Prepare() failed", &e))?;
         let count = statement.as_ref().map_or(0, |statement| statement.column_count());
@@ -197,7 +208,7 @@ impl Query {
                 let value = row.get_ref(i).map_err(|e| sqlite::failed("Reading a column failed", &e))?;
                 column_value(&connection, value, dtype)
             };
-            push(Ok(self.dtypes.iter().enumerate().map(column).collect::<Result<_>>()?))?;
+            push(self.dtypes.iter().enumerate().map(column).collect::<Result<_>>()?)?;
         }
         Ok(())
     }

@@ -20,7 +20,10 @@ impl<'a> Event<'a> {
         let mut event = Event::default();
         for field in Fields::of(message) {
             match field? {
-                (1, Field::Fixed64(bits)) => event.time = f64::from_bits(bits),
+                (1, Field::Fixed64(bits)) => {
+                    let time = f64::from_bits(bits);
+                    event.time = if time.is_finite() { time } else { now() };
+                }
                 (2, value) => event.step = value.int()?,
                 (4, value) => (event.graph, event.summary) = (Some(value.bytes()?), None),
                 (5, value) => (event.graph, event.summary) = (None, Some(value.bytes()?)),

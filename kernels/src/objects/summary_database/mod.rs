@@ -14,7 +14,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The tables and indices of a database.
 const SCHEMA: &str = include_str!("schema.sql");
@@ -297,7 +297,7 @@ impl OpenDatabase {
         let found = self.connection.query_row(
             "SELECT experiment_id, started_time FROM Experiments WHERE user_id IS ? AND experiment_name = ?",
             params![user, text(name)],
-            |row| Ok(Started { id: row.get(0)?, time: row.get(1)? }),
+            |row| Ok(Started { id: row.get(0)?, time: row.get::<_, Option<f64>>(1)?.unwrap_or(0.0) }),
         );
         if let Some(found) = found.optional().map_err(failed)? {
             return Ok(found);
@@ -367,6 +367,8 @@ impl Drop for SummaryDatabase {
     fn drop(&mut self) {
         if let Some(open) = self.open.get_mut()
             && let Some(run) = open.run
+            // The thread that drops the last writer does not wait for other processes.
+            && open.connection.busy_timeout(Duration::ZERO).is_ok()
             && let Err(error) =
                 open.execute("UPDATE Runs SET finished_time = ? WHERE run_id = ?", params![now(), run.id])
         {
