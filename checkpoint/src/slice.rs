@@ -197,6 +197,7 @@ pub fn write_shape(proto: &mut Writer, shape: &Shape) {
     }
 }
 
+/// Reads a `TensorShapeProto`.
 pub fn read_shape(proto: Fields<'_>) -> Result<Shape, Malformed> {
     let mut sizes = Vec::new();
     for field in proto {

@@ -41,7 +41,7 @@ fn object<T: Resource>(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<T>> {
 }
 
 fn aggregator(init: &KernelInit<'_>, delivery: StatsDelivery) -> Result<Kernel> {
-    let name = ObjectName::of(init, true)?;
+    let name = ObjectName::of(init, false)?;
     Owner::new(init, name).kernel(move |_, _| Ok(StatsAggregator::new(delivery)), |_, _| Ok(()))
 }
 
