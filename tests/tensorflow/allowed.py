@@ -608,9 +608,9 @@ ALLOWED = (
     Allowed(
         "SdcaOptimizer(V2)?",
         r"output \d+ of step 0: np\.float32",
-        "examples are visited in random order, on which the result depends where they share features, or where a zero times an infinity is NaN",
+        "examples are drawn and visited at random, on which the result depends where they share features, or where a zero times an infinity is NaN",
         "SdcaOptimizer", {}, None,
-        change=r"nan|inf|3e\+38|l2=0\.0|(feature|example|sparse)_indices",
+        change=r"nan|inf|3e\+38|l2=0\.0|adapt|(feature|example|sparse)_indices|dense_features",
     ),
     Allowed(
         ".*",
