@@ -1,6 +1,7 @@
 //! Kernels that convert between tensors and messages of protocol buffers whose types are known only when a graph is
 //! registered.
 
+mod budget;
 mod decode;
 mod descriptor;
 mod encode;
@@ -10,11 +11,13 @@ mod message;
 mod text;
 mod wire;
 
+use self::budget::Budget;
 use self::descriptor::{Field, Kind, MessageType, Pool};
 use bytes::Bytes;
 use checkpoint::store;
-use device::kernel::{Kernel, KernelDef, KernelInit};
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result};
+use graph::tensor::memory_limit;
 use graph::{DType, Tensor};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -25,7 +28,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("DecodeJSONExample", &[], |_| {
         Kernel::sync(|ctx| {
             let texts = ctx.input(0)?;
-            let examples = texts.as_strings()?.iter().map(|text| json::example(text).map(Bytes::from));
+            let budget = budget_of(ctx);
+            budget.take(texts.num_elements().saturating_mul(size_of::<Bytes>()))?;
+            let examples =
+                texts.as_strings()?.iter().map(|text| json::example(text, &budget).map(Bytes::from));
             let shape = texts.shape().clone();
             ctx.set_output(0, Tensor::strings(examples.collect::<Result<_>>()?, shape)?);
             Ok(())
@@ -92,6 +98,11 @@ fn pool_of(source: &[u8]) -> Result<Arc<Pool>> {
     let set = store::read(Path::new(path))?;
     let invalid = || Error::invalid(format!("descriptor_source contains invalid FileDescriptorSet: {path}"));
     Ok(Arc::new(Pool::read(&set).ok_or_else(invalid)??))
+}
+
+/// Returns the budget of a kernel's run: the memory limit, and the cancellation of the step.
+fn budget_of<'a>(ctx: &KernelContext<'a>) -> Budget<'a> {
+    Budget::new(memory_limit(), &ctx.step().cancellation)
 }
 
 /// Returns whether tensors of a dtype hold values of fields of a type.

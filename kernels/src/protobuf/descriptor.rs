@@ -1,10 +1,15 @@
 //! Message types at run time: descriptors of messages, fields and enums, read from a `FileDescriptorSet`.
 
+use super::budget::{Budget, Failure};
 use super::escape::unescaped;
 use bytes::Bytes;
 use checkpoint::proto::{Field as WireField, Fields, Malformed};
+use device::cancel::Cancellation;
 use device::{Error, Result};
+use graph::tensor::memory_limit;
 use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The type of a field, with protocol buffers' number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +129,8 @@ pub(super) struct Field {
     pub(super) of: usize,
     default: Option<Bytes>,
     type_name: String,
-    scope: String,
+    /// The full name of the message around the field, or the package. All fields of a message share it.
+    scope: Arc<str>,
 }
 
 /// A message type.
@@ -136,6 +142,12 @@ pub(super) struct MessageType {
     pub(super) fields: Vec<Field>,
     /// True for entries of maps, whose key and value are always written.
     pub(super) is_map_entry: bool,
+    /// The numbers of the required fields that are no extensions.
+    pub(super) required: Vec<u32>,
+    /// The indices in `fields` by name.
+    by_name: BTreeMap<String, usize>,
+    /// The indices in `fields` of groups by the names of their message types.
+    groups: BTreeMap<String, usize>,
 }
 
 impl MessageType {
@@ -145,7 +157,12 @@ impl MessageType {
 
     /// Returns a field by its name, or an extension by its full name.
     pub(super) fn field_named(&self, name: &str) -> Option<&Field> {
-        self.fields.iter().find(|field| field.name == name)
+        self.by_name.get(name).map(|i| &self.fields[*i])
+    }
+
+    /// Returns a group by the name of its message type, which the text form uses.
+    pub(super) fn group_named(&self, name: &str) -> Option<&Field> {
+        self.groups.get(name).map(|i| &self.fields[*i])
     }
 }
 
@@ -153,9 +170,24 @@ impl MessageType {
 #[derive(Debug, Default)]
 pub(super) struct EnumType {
     full_name: String,
-    pub(super) values: Vec<(String, i32)>,
+    /// The value of fields without a value; `None` if the enum is empty.
+    first: Option<i32>,
+    numbers: BTreeSet<i32>,
+    by_name: BTreeMap<String, i32>,
     /// True if other numbers count as unknown fields.
     pub(super) is_closed: bool,
+}
+
+impl EnumType {
+    /// Returns the number of a value by its name.
+    pub(super) fn number(&self, name: &str) -> Option<i32> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Returns whether a number, extended to 64 bits with its sign, is one of the values.
+    pub(super) fn has_number(&self, bits: u64) -> bool {
+        i32::try_from(bits as i64).is_ok_and(|number| self.numbers.contains(&number))
+    }
 }
 
 /// The types of a set of files.
@@ -232,20 +264,38 @@ impl Pool {
     /// Reads a serialized `FileDescriptorSet`.
     ///
     /// # Errors
-    /// `None` if the bytes are not such a message or define a type twice; `InvalidArgument` for a type that is missing or
-    /// invalid.
+    /// `None` if the bytes are not such a message, define a type twice, or nest types too deeply; `InvalidArgument` for a
+    /// type that is missing or invalid; `ResourceExhausted` if the full names of the types exceed the memory limit.
     pub(super) fn read(set: &[u8]) -> Option<Result<Pool>> {
+        Pool::read_within(set, &Budget::new(memory_limit(), &Cancellation::new()))
+    }
+
+    /// Reads a serialized `FileDescriptorSet` within a budget; the errors are those of [`Pool::read`].
+    fn read_within(set: &[u8], budget: &Budget<'_>) -> Option<Result<Pool>> {
         let (mut pool, mut extensions) = (Pool::default(), Vec::new());
         for field in Fields::of(set) {
             let (number, file) = field.ok()?;
             if number == 1 {
-                pool.read_file(file.bytes().ok()?, &mut extensions).ok()?;
+                match file
+                    .bytes()
+                    .map_err(Failure::from)
+                    .and_then(|file| pool.read_file(file, &mut extensions, budget))
+                {
+                    Ok(()) => {}
+                    Err(Failure::Malformed) => return None,
+                    Err(Failure::Stopped(error)) => return Some(Err(error)),
+                }
             }
         }
-        Some(pool.link(extensions))
+        Some(pool.link(extensions, budget))
     }
 
-    fn read_file(&mut self, file: &[u8], extensions: &mut Vec<(String, Field)>) -> Result<(), Malformed> {
+    fn read_file(
+        &mut self,
+        file: &[u8],
+        extensions: &mut Vec<(String, Field)>,
+        budget: &Budget<'_>,
+    ) -> Result<(), Failure> {
         let (mut package, mut features, mut options) = (String::new(), PROTO2, None);
         for field in Fields::of(file) {
             match field? {
@@ -257,10 +307,14 @@ impl Pool {
             }
         }
         let features = features.with(options, 50)?;
+        let package = Arc::<str>::from(package);
+        let depth = if package.is_empty() { 0 } else { package.split('.').count() };
         for field in Fields::of(file) {
             match field? {
-                (4, value) => self.read_message(value.bytes()?, &package, features, extensions)?,
-                (5, value) => self.read_enum(value.bytes()?, &package, features)?,
+                (4, value) => {
+                    self.read_message(value.bytes()?, &package, features, extensions, depth, budget)?;
+                }
+                (5, value) => self.read_enum(value.bytes()?, &package, features, budget)?,
                 (7, value) => extensions.push(read_field(value.bytes()?, &package, features)?),
                 _ => {}
             }
@@ -268,13 +322,19 @@ impl Pool {
         Ok(())
     }
 
+    /// Reads a `DescriptorProto` with the types inside. `depth` is the number of packages and messages around it.
     fn read_message(
         &mut self,
         message: &[u8],
         scope: &str,
         features: Features,
         extensions: &mut Vec<(String, Field)>,
-    ) -> Result<(), Malformed> {
+        depth: usize,
+        budget: &Budget<'_>,
+    ) -> Result<(), Failure> {
+        if depth > MAX_DEPTH {
+            return Err(Failure::Malformed);
+        }
         let (mut of, mut options) = (MessageType::default(), None);
         for field in Fields::of(message) {
             match field? {
@@ -283,36 +343,50 @@ impl Pool {
                 _ => {}
             }
         }
+        if of.name.contains('.') {
+            return Err(Failure::Malformed);
+        }
+        // The name is kept in the type, in the index of types, and in the fields of the type.
+        budget.take(3 * (scope.len() + of.name.len()))?;
         of.full_name = joined(scope, &of.name);
         for option in Fields::of(options.unwrap_or_default()) {
             if let (7, WireField::Varint(value)) = option? {
                 of.is_map_entry = value != 0;
             }
         }
-        let (scope, features) = (of.full_name.clone(), features.with(options, 12)?);
-        // The depth of nested types is bounded by the reader of nested fields, which takes each level's bytes.
-        if scope.bytes().filter(|byte| *byte == b'.').count() > MAX_DEPTH {
-            return Err(Malformed);
-        }
+        let (scope, features) = (Arc::<str>::from(&of.full_name[..]), features.with(options, 12)?);
         for field in Fields::of(message) {
             match field? {
                 (2, value) => of.fields.push(read_field(value.bytes()?, &scope, features)?.1),
-                (3, value) => self.read_message(value.bytes()?, &scope, features, extensions)?,
-                (4, value) => self.read_enum(value.bytes()?, &scope, features)?,
+                (3, value) => {
+                    self.read_message(value.bytes()?, &scope, features, extensions, depth + 1, budget)?;
+                }
+                (4, value) => self.read_enum(value.bytes()?, &scope, features, budget)?,
                 (6, value) => extensions.push(read_field(value.bytes()?, &scope, features)?),
                 _ => {}
             }
         }
-        let is_known = self.by_name.insert(scope, TypeId::Message(self.messages.len())).is_some();
+        let name = of.full_name.clone();
+        let is_known = self.by_name.insert(name, TypeId::Message(self.messages.len())).is_some();
         self.messages.push(of);
-        if is_known { Err(Malformed) } else { Ok(()) }
+        if is_known { Err(Failure::Malformed) } else { Ok(()) }
     }
 
-    fn read_enum(&mut self, bytes: &[u8], scope: &str, features: Features) -> Result<(), Malformed> {
+    fn read_enum(
+        &mut self,
+        bytes: &[u8],
+        scope: &str,
+        features: Features,
+        budget: &Budget<'_>,
+    ) -> Result<(), Failure> {
         let (mut of, mut options) = (EnumType::default(), None);
         for field in Fields::of(bytes) {
             match field? {
-                (1, value) => of.full_name = joined(scope, &text(value)?),
+                (1, value) => {
+                    let name = text(value)?;
+                    budget.take(2 * (scope.len() + name.len()))?;
+                    of.full_name = joined(scope, &name);
+                }
                 (2, value) => {
                     let mut entry = (String::new(), 0);
                     for part in value.fields()? {
@@ -322,7 +396,9 @@ impl Pool {
                             _ => {}
                         }
                     }
-                    of.values.push(entry);
+                    of.first.get_or_insert(entry.1);
+                    of.numbers.insert(entry.1);
+                    of.by_name.entry(entry.0).or_insert(entry.1);
                 }
                 (3, value) => options = Some(value.bytes()?),
                 _ => {}
@@ -331,15 +407,17 @@ impl Pool {
         of.is_closed = features.with(options, 7)?.is_closed;
         let is_known = self.by_name.insert(of.full_name.clone(), TypeId::Enum(self.enums.len())).is_some();
         self.enums.push(of);
-        if is_known { Err(Malformed) } else { Ok(()) }
+        if is_known { Err(Failure::Malformed) } else { Ok(()) }
     }
 
     /// Finds the types of all fields, and adds extensions to the messages that they extend.
-    fn link(mut self, extensions: Vec<(String, Field)>) -> Result<Pool> {
+    fn link(mut self, extensions: Vec<(String, Field)>, budget: &Budget<'_>) -> Result<Pool> {
         for (extendee, mut field) in extensions {
             let Some(TypeId::Message(of)) = self.find(&extendee, &field.scope) else {
                 return Err(unloadable(&format!("extension {} of {extendee}", field.name)));
             };
+            // The name is kept in the field and in the index of the message's fields.
+            budget.take(2 * (field.scope.len() + field.name.len()))?;
             field.name = joined(&field.scope, &field.name);
             field.is_extension = true;
             self.messages[of].fields.push(field);
@@ -355,7 +433,7 @@ impl Pool {
                     (Kind::Message | Kind::Group, Some(TypeId::Message(of))) => field.of = of,
                     (Kind::Enum | Kind::Message, Some(TypeId::Enum(of))) => {
                         (field.kind, field.of) = (Kind::Enum, of);
-                        if self.enums[of].values.is_empty() {
+                        if self.enums[of].first.is_none() {
                             return Err(unloadable(&format!("enum {}", self.enums[of].full_name)));
                         }
                     }
@@ -367,6 +445,16 @@ impl Pool {
             if message.fields.windows(2).any(|pair| pair[0].number == pair[1].number) {
                 return Err(unloadable(&message.full_name));
             }
+        }
+        let groups =
+            messages.iter().map(|of| groups_of(of, &messages, budget)).collect::<Result<Vec<_>>>()?;
+        for (message, groups) in messages.iter_mut().zip(groups) {
+            message.groups = groups;
+            for (i, field) in message.fields.iter().enumerate() {
+                message.by_name.entry(field.name.clone()).or_insert(i);
+            }
+            let required = message.fields.iter().filter(|field| field.is_required && !field.is_extension);
+            message.required = required.map(|field| field.number).collect();
         }
         self.messages = messages;
         Ok(self)
@@ -405,7 +493,10 @@ impl Pool {
         let wrong = || unloadable(&format!("{} with its default value", field.name));
         let Some(given) = &field.default else {
             return Ok(match field.kind {
-                Kind::Enum => DefaultValue::Number(i64::from(self.enums[field.of].values[0].1) as u64),
+                Kind::Enum => {
+                    let first = self.enums[field.of].first.ok_or_else(wrong)?;
+                    DefaultValue::Number(i64::from(first) as u64)
+                }
                 kind if kind.is_number() => DefaultValue::Number(0),
                 _ => DefaultValue::Bytes(Bytes::new()),
             });
@@ -419,9 +510,8 @@ impl Pool {
             Kind::Float => text?.parse::<f32>().map_err(|_| wrong())?.to_bits().into(),
             Kind::Bool => u64::from(text? == "true"),
             Kind::Enum => {
-                let text = text?;
-                let found = self.enums[field.of].values.iter().find(|(name, _)| name == text);
-                i64::from(found.ok_or_else(wrong)?.1) as u64
+                let found = self.enums[field.of].number(text?);
+                i64::from(found.ok_or_else(wrong)?) as u64
             }
             Kind::UInt64 | Kind::Fixed64 | Kind::UInt32 | Kind::Fixed32 => {
                 text?.parse::<u64>().map_err(|_| wrong())?
@@ -442,6 +532,21 @@ pub(super) enum DefaultValue {
 /// The deepest nesting of types and of messages.
 pub(super) const MAX_DEPTH: usize = 100;
 
+/// Returns the indices of a message's groups by the names of their types.
+fn groups_of(
+    of: &MessageType,
+    messages: &[MessageType],
+    budget: &Budget<'_>,
+) -> Result<BTreeMap<String, usize>> {
+    let mut groups = BTreeMap::new();
+    for (i, field) in of.fields.iter().enumerate().filter(|(_, field)| field.kind == Kind::Group) {
+        let name = &messages[field.of].name;
+        budget.take(name.len())?;
+        groups.entry(name.clone()).or_insert(i);
+    }
+    Ok(groups)
+}
+
 fn unloadable(what: &str) -> Error {
     Error::invalid(format!(
         "Failed to load FileDescriptorProto: {what} is invalid, or refers to a missing type"
@@ -449,7 +554,7 @@ fn unloadable(what: &str) -> Error {
 }
 
 /// Reads a `FieldDescriptorProto`; returns the name of the extended message, and the field.
-fn read_field(bytes: &[u8], scope: &str, features: Features) -> Result<(String, Field), Malformed> {
+fn read_field(bytes: &[u8], scope: &Arc<str>, features: Features) -> Result<(String, Field), Malformed> {
     let mut extendee = String::new();
     let (mut name, mut type_name) = (String::new(), String::new());
     let (mut number, mut label, mut kind, mut oneof) = (0, 1, None, None);
@@ -502,7 +607,85 @@ fn read_field(bytes: &[u8], scope: &str, features: Features) -> Result<(String, 
         of: 0,
         default,
         type_name,
-        scope: scope.to_owned(),
+        scope: scope.clone(),
     };
     Ok((extendee, field))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::{put_bytes, put_tag};
+    use super::*;
+    use graph::Code;
+
+    /// Returns a message with fields of bytes.
+    fn message<'a>(fields: impl IntoIterator<Item = (u32, &'a [u8])>) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (number, value) in fields {
+            put_tag(&mut out, number, WireType::Delimited);
+            put_bytes(&mut out, value);
+        }
+        out
+    }
+
+    /// Returns a set of one file with one message type.
+    fn set_of(of: &[u8]) -> Vec<u8> {
+        message([(1, &message([(4, of)])[..])])
+    }
+
+    #[test]
+    fn types_that_are_nested_too_deeply_are_malformed() {
+        let mut of = Vec::new();
+        for _ in 0..10_000 {
+            of = message([(3, &of[..])]);
+        }
+        assert!(Pool::read(&set_of(&of)).is_none());
+        let mut of = message([(1, &b"M"[..])]);
+        for _ in 0..MAX_DEPTH {
+            of = message([(1, &b"M"[..]), (3, &of[..])]);
+        }
+        assert_eq!(Pool::read(&set_of(&of)).unwrap().unwrap().messages.len(), MAX_DEPTH + 1);
+        of = message([(1, &b"M"[..]), (3, &of[..])]);
+        assert!(Pool::read(&set_of(&of)).is_none());
+    }
+
+    #[test]
+    fn the_fields_of_a_message_share_their_scope() {
+        // The label is 1 for optional, and the type 9 for strings.
+        let field = |name: &[u8], number: u8| {
+            [message([(1, name)]), vec![3 << 3, number, 4 << 3, 1, 5 << 3, 9]].concat()
+        };
+        let (a, b) = (field(b"a", 1), field(b"b", 2));
+        let of = message([(1, &b"M"[..]), (2, &a[..]), (2, &b[..])]);
+        let pool = Pool::read(&set_of(&of)).unwrap().unwrap();
+        let of = pool.message("M").unwrap();
+        assert!(Arc::ptr_eq(&of.fields[0].scope, &of.fields[1].scope));
+        assert_eq!(of.field_named("b").unwrap().number, 2);
+        assert!(of.field_named("c").is_none());
+    }
+
+    #[test]
+    fn the_full_names_of_types_are_bounded_by_the_memory_limit() {
+        let name = vec![b'M'; 10_000];
+        let inner: Vec<Vec<u8>> = (0..100).map(|i| message([(1, format!("N{i}").as_bytes())])).collect();
+        let types = inner.iter().map(|of| (3, &of[..]));
+        let set = set_of(&message([(1, &name[..])].into_iter().chain(types)));
+        let cancellation = Cancellation::new();
+        let read = Pool::read_within(&set, &Budget::new(5_000_000, &cancellation));
+        assert_eq!(read.unwrap().unwrap().messages.len(), 101);
+        let read = Pool::read_within(&set, &Budget::new(500_000, &cancellation));
+        assert_eq!(read.unwrap().unwrap_err().code(), Code::ResourceExhausted);
+    }
+
+    #[test]
+    fn an_enum_knows_its_names_and_numbers() {
+        let value = |name: &[u8], number: u8| [message([(1, name)]), vec![2 << 3, number]].concat();
+        let (a, b) = (value(b"A", 5), value(b"B", 3));
+        let of = message([(1, &b"E"[..]), (2, &a[..]), (2, &b[..])]);
+        let pool = Pool::read(&message([(1, &message([(5, &of[..])])[..])])).unwrap().unwrap();
+        let of = &pool.enums[0];
+        assert!(of.is_closed);
+        assert_eq!((of.first, of.number("B"), of.number("C")), (Some(5), Some(3), None));
+        assert_eq!([5, 3, 4, 1 << 32 | 5].map(|bits| of.has_number(bits)), [true, true, false, false]);
+    }
 }

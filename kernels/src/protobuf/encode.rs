@@ -1,13 +1,17 @@
 //! `EncodeProto`: messages whose fields hold the elements of tensors.
 
+use super::budget::Budget;
 use super::descriptor::{Kind, WireType};
 use super::wire::{put_bytes, put_numbers, put_tag};
-use super::{Types, is_compatible};
+use super::{Types, budget_of, is_compatible};
 use crate::numeric::scratch::check_scratch;
 use bytes::Bytes;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use graph::{Bool8, DType, Shape, Tensor};
+
+/// The largest number of bytes of a tag with a number or a length, or of the two tags of a group.
+const MAX_NUMBER: usize = 16;
 
 /// A field to write.
 struct Written {
@@ -74,6 +78,9 @@ fn encode_messages(ctx: &mut KernelContext<'_>, fields: &[Written], order: &[usi
     let sizes = sizes_tensor.values::<i32>()?;
     let widths: Vec<usize> = values.iter().map(|v| v.shape().dims().last().copied().unwrap_or(0)).collect();
     for (message, row) in sizes.chunks(fields.len().max(1)).enumerate() {
+        if message.is_multiple_of(4096) {
+            ctx.check_cancelled()?;
+        }
         for (i, (size, width)) in row.iter().zip(&widths).enumerate() {
             if usize::try_from(*size).is_ok_and(|size| size > *width) {
                 device::invalid!(
@@ -86,14 +93,18 @@ fn encode_messages(ctx: &mut KernelContext<'_>, fields: &[Written], order: &[usi
     let shape = Shape::new(prefix)?;
     let count = shape.num_elements();
     check_scratch::<Bytes>(count)?;
+    let budget = budget_of(ctx);
+    budget.take(count.saturating_mul(size_of::<Bytes>()))?;
     let mut messages = Vec::with_capacity(count);
     for message in 0..count {
+        budget.check_cancelled()?;
         let mut out = Vec::new();
         for &i in order {
+            budget.step()?;
             let size = sizes[message * fields.len() + i];
             if size != 0 {
                 let size = usize::try_from(size).unwrap_or(0);
-                fields[i].write(&mut out, values[i], message * widths[i], size)?;
+                fields[i].write(&mut out, values[i], message * widths[i], size, &budget)?;
             }
         }
         messages.push(Bytes::from(out));
@@ -104,13 +115,24 @@ fn encode_messages(ctx: &mut KernelContext<'_>, fields: &[Written], order: &[usi
 }
 
 impl Written {
-    /// Writes the `count` elements of a tensor from number `from` on.
-    fn write(&self, out: &mut Vec<u8>, value: &Tensor, from: usize, count: usize) -> Result<()> {
+    /// Writes the `count` elements of a tensor from number `from` on. The budget pays for the bytes.
+    fn write(
+        &self,
+        out: &mut Vec<u8>,
+        value: &Tensor,
+        from: usize,
+        count: usize,
+        budget: &Budget<'_>,
+    ) -> Result<()> {
         let at = from..from + count;
         macro_rules! numbers {
             ($t:ty, $bits:expr) => {{
                 let numbers = value.values::<$t>()?[at].iter().copied().map($bits);
+                // The length of the numbers is known after they are written.
+                let (most, before) = (count.saturating_mul(MAX_NUMBER), out.len());
+                budget.take(most)?;
                 put_numbers(out, self.number, self.kind, self.is_packed, numbers);
+                budget.give((most + before).saturating_sub(out.len()));
             }};
         }
         // Integers are cut to the width of the field's type.
@@ -128,7 +150,13 @@ impl Written {
             DType::UInt32 => numbers!(u32, u64::from),
             DType::Bool => numbers!(Bool8, |v| u64::from(bool::from(v))),
             _ => {
-                for text in &value.as_strings()?[at] {
+                let texts = &value.as_strings()?[at];
+                // The elements may share their bytes, so the tensor's memory does not bound the message.
+                for text in texts {
+                    budget.take(text.len().saturating_add(MAX_NUMBER))?;
+                }
+                for text in texts {
+                    budget.step()?;
                     if self.kind == Kind::Group {
                         put_tag(out, self.number, WireType::StartGroup);
                         out.extend_from_slice(text);
@@ -141,5 +169,39 @@ impl Written {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::cancel::Cancellation;
+    use graph::Code;
+
+    #[test]
+    fn a_message_of_elements_that_share_their_bytes_is_bounded_by_the_memory_limit() {
+        let cancellation = Cancellation::new();
+        let field = Written { name: "value".to_owned(), number: 1, kind: Kind::Bytes, is_packed: false };
+        let shared = vec![Bytes::from(vec![7; 10_000]); 100];
+        let value = Tensor::strings(shared, Shape::new(&[1, 100]).unwrap()).unwrap();
+        let mut out = Vec::new();
+        let written = field.write(&mut out, &value, 0, 100, &Budget::new(500_000, &cancellation));
+        assert_eq!(written.unwrap_err().code(), Code::ResourceExhausted);
+        assert!(out.is_empty());
+        field.write(&mut out, &value, 0, 100, &Budget::new(2_000_000, &cancellation)).unwrap();
+        assert_eq!(out.len(), 100 * 10_003);
+    }
+
+    #[test]
+    fn the_budget_pays_for_the_bytes_that_numbers_take() {
+        let cancellation = Cancellation::new();
+        let field = Written { name: "value".to_owned(), number: 1, kind: Kind::Int64, is_packed: false };
+        let value = Tensor::from_slice(&[1i64; 10], Shape::new(&[1, 10]).unwrap()).unwrap();
+        let budget = Budget::new(180, &cancellation);
+        let mut out = Vec::new();
+        field.write(&mut out, &value, 0, 10, &budget).unwrap();
+        assert_eq!(out.len(), 20);
+        budget.take(160).unwrap();
+        assert_eq!(budget.take(1).unwrap_err().code(), Code::ResourceExhausted);
     }
 }

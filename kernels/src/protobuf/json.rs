@@ -1,6 +1,7 @@
 //! `DecodeJSONExample`: `tf.train.Example` messages in the JSON form of protocol buffers. The parser takes what protocol
 //! buffers' own parser takes: also names without quotes, single quotes, and commas before closing brackets.
 
+use super::budget::Budget;
 use super::escape::unit;
 use super::wire::{put_bytes, put_number, put_tag};
 use super::{Kind, descriptor::WireType};
@@ -25,9 +26,11 @@ enum Json<'a> {
 }
 
 /// A reader of JSON values.
-struct Parser<'a> {
+struct Parser<'a, 'b> {
     text: &'a str,
     at: usize,
+    /// The limits of the values that are read.
+    budget: &'b Budget<'b>,
 }
 
 /// The kinds of a feature's values: the names of the field, its number, and the type of the values.
@@ -37,13 +40,20 @@ const LISTS: [(&str, &str, u32, Kind); 3] = [
     ("int64List", "int64_list", 3, Kind::Int64),
 ];
 
-/// Returns the encoded example for a JSON text.
+/// Returns the encoded example for a JSON text. The budget pays for the bytes of the example.
 ///
 /// # Errors
-/// `InvalidArgument` for other texts.
-pub(super) fn example(text: &[u8]) -> Result<Vec<u8>> {
+/// `InvalidArgument` for other texts; the errors of the budget.
+pub(super) fn example(text: &[u8], budget: &Budget<'_>) -> Result<Vec<u8>> {
+    budget.check_cancelled()?;
+    let out = budget.lend(|| encoded(text, budget))?;
+    budget.take(out.len())?;
+    Ok(out)
+}
+
+fn encoded(text: &[u8], budget: &Budget<'_>) -> Result<Vec<u8>> {
     let text = std::str::from_utf8(text).map_err(|_| invalid("the text is not UTF-8"))?;
-    let mut parser = Parser { text, at: 0 };
+    let mut parser = Parser { text, at: 0, budget };
     let value = parser.value(0)?;
     parser.skip_space();
     if parser.at < text.len() {
@@ -56,7 +66,7 @@ pub(super) fn example(text: &[u8]) -> Result<Vec<u8>> {
         }
         if !matches!(features, Json::Null) {
             let mut inner = Vec::new();
-            write_features(features, &mut inner)?;
+            write_features(features, &mut inner, budget)?;
             put_message(&mut out, 1, &inner);
         }
     }
@@ -84,7 +94,7 @@ fn put_message(out: &mut Vec<u8>, number: u32, message: &[u8]) {
     put_bytes(out, message);
 }
 
-fn write_features(value: &Json<'_>, out: &mut Vec<u8>) -> Result<()> {
+fn write_features(value: &Json<'_>, out: &mut Vec<u8>, budget: &Budget<'_>) -> Result<()> {
     for (name, features) in fields(value, "Features")? {
         if name != "feature" {
             return Err(unknown_field(name, "Features"));
@@ -94,6 +104,7 @@ fn write_features(value: &Json<'_>, out: &mut Vec<u8>) -> Result<()> {
         }
         let mut names = FxHashSet::default();
         for (name, feature) in fields(features, "feature")? {
+            budget.step()?;
             if !names.insert(name) {
                 return Err(invalid(format!("the feature {name} is there twice")));
             }
@@ -101,7 +112,7 @@ fn write_features(value: &Json<'_>, out: &mut Vec<u8>) -> Result<()> {
             put_message(&mut entry, 1, name.as_bytes());
             if !matches!(feature, Json::Null) {
                 let mut inner = Vec::new();
-                write_feature(feature, &mut inner)?;
+                write_feature(feature, &mut inner, budget)?;
                 put_message(&mut entry, 2, &inner);
             }
             put_message(out, 1, &entry);
@@ -110,7 +121,7 @@ fn write_features(value: &Json<'_>, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-fn write_feature(value: &Json<'_>, out: &mut Vec<u8>) -> Result<()> {
+fn write_feature(value: &Json<'_>, out: &mut Vec<u8>, budget: &Budget<'_>) -> Result<()> {
     let mut has_list = false;
     for (name, list) in fields(value, "Feature")? {
         let found = LISTS.iter().find(|(camel, snake, ..)| name == camel || name == snake);
@@ -127,7 +138,7 @@ fn write_feature(value: &Json<'_>, out: &mut Vec<u8>) -> Result<()> {
                 return Err(unknown_field(name, "a list"));
             }
             if !matches!(values, Json::Null) {
-                write_values(values, *kind, &mut inner)?;
+                write_values(values, *kind, &mut inner, budget)?;
             }
         }
         put_message(out, *number, &inner);
@@ -136,9 +147,10 @@ fn write_feature(value: &Json<'_>, out: &mut Vec<u8>) -> Result<()> {
 }
 
 /// Writes the values of a list; lists in lists are joined, and a value without a list is a list of one value.
-fn write_values(value: &Json<'_>, kind: Kind, out: &mut Vec<u8>) -> Result<()> {
+fn write_values(value: &Json<'_>, kind: Kind, out: &mut Vec<u8>, budget: &Budget<'_>) -> Result<()> {
+    budget.step()?;
     if let Json::List(values) = value {
-        return values.iter().try_for_each(|value| write_values(value, kind, out));
+        return values.iter().try_for_each(|value| write_values(value, kind, out, budget));
     }
     let bits = match (kind, value) {
         (Kind::Bytes, Json::Null) => {
@@ -232,7 +244,7 @@ fn of_base64(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-impl<'a> Parser<'a> {
+impl<'a> Parser<'a, '_> {
     fn rest(&self) -> &'a [u8] {
         &self.text.as_bytes()[self.at..]
     }
@@ -257,6 +269,8 @@ impl<'a> Parser<'a> {
     }
 
     fn value(&mut self, depth: usize) -> Result<Json<'a>> {
+        // Lists grow to twice the number of their values.
+        self.budget.take(2 * size_of::<(String, Json<'_>)>())?;
         match self.peek()? {
             b'{' | b'[' if depth >= MAX_DEPTH => Err(invalid("JSON content was too deeply nested")),
             b'{' => {
@@ -290,7 +304,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads elements between commas, from an opening bracket to the closing one; the last may have a comma.
-    fn elements(&mut self, close: u8, mut read: impl FnMut(&mut Parser<'a>) -> Result<()>) -> Result<()> {
+    fn elements(&mut self, close: u8, mut read: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.at += 1;
         while !self.accept(close)? {
             read(self)?;
@@ -323,7 +337,7 @@ impl<'a> Parser<'a> {
     /// Reads a number in JSON's form.
     fn number(&mut self) -> Result<&'a str> {
         let start = self.at;
-        let digits = |parser: &mut Parser<'a>| {
+        let digits = |parser: &mut Self| {
             let count = parser.rest().iter().take_while(|byte| byte.is_ascii_digit()).count();
             parser.at += count;
             if count == 0 { Err(invalid("invalid number")) } else { Ok(()) }
@@ -392,5 +406,31 @@ impl<'a> Parser<'a> {
         }
         self.at = self.text.len() - rest.len();
         char::from_u32(code).ok_or_else(wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::cancel::Cancellation;
+    use graph::Code;
+
+    #[test]
+    fn examples_of_texts_that_share_their_bytes_are_bounded_by_the_memory_limit() {
+        let cancellation = Cancellation::new();
+        let value = "AAAA".repeat(1_000);
+        let text = format!(r#"{{"features":{{"feature":{{"a":{{"bytesList":{{"value":["{value}"]}}}}}}}}}}"#);
+        let budget = Budget::new(100_000, &cancellation);
+        let made = (0..100).map_while(|_| example(text.as_bytes(), &budget).ok()).count();
+        assert!((20..34).contains(&made), "{made}");
+    }
+
+    #[test]
+    fn a_cancelled_step_ends_the_reading_of_a_text() {
+        let cancellation = Cancellation::new();
+        cancellation.cancel(Error::new(Code::Cancelled, "the client left"));
+        let budget = Budget::new(u64::MAX, &cancellation);
+        let text = format!("[{}]", "1,".repeat(10_000));
+        assert_eq!(encoded(text.as_bytes(), &budget).unwrap_err().code(), Code::Cancelled);
     }
 }

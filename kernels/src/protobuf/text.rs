@@ -1,11 +1,11 @@
 //! The text form of messages: `name: value`, `name { … }`, `name: [value, …]`.
 
+use super::budget::{Budget, Failure};
 use super::descriptor::{Field, Kind, MAX_DEPTH, MessageType, Pool};
 use super::escape::unescaped;
 use super::message::{Message, Value};
-use checkpoint::proto::Malformed;
 
-type Result<T> = std::result::Result<T, Malformed>;
+type Result<T> = std::result::Result<T, Failure>;
 
 /// A token of the text form.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,15 +20,16 @@ enum Token<'a> {
     End,
 }
 
-/// A reader of tokens, with the next token.
-struct Tokens<'a> {
+/// A reader of tokens of a text, with the next token. The budget pays for the messages that are read.
+struct Tokens<'a, 'b> {
     rest: &'a [u8],
     next: Token<'a>,
+    budget: &'b Budget<'b>,
 }
 
 /// Reads a message in its text form.
-pub(super) fn parse(pool: &Pool, of: &MessageType, text: &[u8]) -> Result<Message> {
-    let mut tokens = Tokens { rest: text, next: Token::End };
+pub(super) fn parse(pool: &Pool, of: &MessageType, text: &[u8], budget: &Budget<'_>) -> Result<Message> {
+    let mut tokens = Tokens { rest: text, next: Token::End, budget };
     tokens.advance()?;
     let mut message = Message::default();
     while tokens.next != Token::End {
@@ -37,9 +38,10 @@ pub(super) fn parse(pool: &Pool, of: &MessageType, text: &[u8]) -> Result<Messag
     Ok(message)
 }
 
-impl<'a> Tokens<'a> {
+impl<'a> Tokens<'a, '_> {
     /// Takes the next token.
     fn advance(&mut self) -> Result<Token<'a>> {
+        self.budget.step()?;
         let next = self.read()?;
         Ok(std::mem::replace(&mut self.next, next))
     }
@@ -55,14 +57,14 @@ impl<'a> Tokens<'a> {
                 [] => return Ok(Token::End),
                 [b'a'..=b'z' | b'A'..=b'Z' | b'_', ..] => {
                     let word = self.take(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-                    return std::str::from_utf8(word).map(Token::Word).map_err(|_| Malformed);
+                    return std::str::from_utf8(word).map(Token::Word).map_err(|_| Failure::Malformed);
                 }
                 [b'0'..=b'9', ..] | [b'.', b'0'..=b'9', ..] => return self.number(),
                 [quote @ (b'"' | b'\''), rest @ ..] => {
                     let mut at = 0;
-                    while *rest.get(at).ok_or(Malformed)? != *quote {
+                    while *rest.get(at).ok_or(Failure::Malformed)? != *quote {
                         match rest[at] {
-                            b'\n' => return Err(Malformed),
+                            b'\n' => return Err(Failure::Malformed),
                             b'\\' => at += 2,
                             _ => at += 1,
                         }
@@ -98,7 +100,7 @@ impl<'a> Tokens<'a> {
             self.take(|byte| byte.is_ascii_alphanumeric());
         }
         let number = &all[..all.len() - self.rest.len()];
-        std::str::from_utf8(number).map(Token::Number).map_err(|_| Malformed)
+        std::str::from_utf8(number).map(Token::Number).map_err(|_| Failure::Malformed)
     }
 
     /// Takes a symbol if it is the next token.
@@ -111,30 +113,28 @@ impl<'a> Tokens<'a> {
     }
 
     fn expect(&mut self, symbol: u8) -> Result<()> {
-        if self.accept(symbol)? { Ok(()) } else { Err(Malformed) }
+        if self.accept(symbol)? { Ok(()) } else { Err(Failure::Malformed) }
     }
 
     fn word(&mut self) -> Result<&'a str> {
         match self.advance()? {
             Token::Word(word) => Ok(word),
-            _ => Err(Malformed),
+            _ => Err(Failure::Malformed),
         }
     }
 
     /// Reads a field with its values, and the separator after it.
     fn field(&mut self, pool: &Pool, of: &MessageType, message: &mut Message, depth: usize) -> Result<()> {
         if depth > MAX_DEPTH {
-            return Err(Malformed);
+            return Err(Failure::Malformed);
         }
         if self.accept(b'[')? {
             self.bracketed(pool, of, message, depth)?;
         } else {
             let name = self.word()?;
             let field = of.field_named(name).filter(|field| !field.is_extension);
-            let is_called =
-                |field: &&Field| field.kind == Kind::Group && pool.messages[field.of].name == name;
-            let field = field.or_else(|| of.fields.iter().find(is_called)).ok_or(Malformed)?;
-            self.values(pool, of, field, message, depth)?;
+            let field = field.or_else(|| of.group_named(name)).ok_or(Failure::Malformed)?;
+            self.values(pool, field, message, depth)?;
         }
         let _ = self.accept(b';')? || self.accept(b',')?;
         Ok(())
@@ -156,50 +156,42 @@ impl<'a> Tokens<'a> {
         }
         self.expect(b']')?;
         let Some((_, type_name)) = name.rsplit_once('/') else {
-            let field = of.field_named(&name).filter(|field| field.is_extension).ok_or(Malformed)?;
-            return self.values(pool, of, field, message, depth);
+            let field = of.field_named(&name).filter(|field| field.is_extension).ok_or(Failure::Malformed)?;
+            return self.values(pool, field, message, depth);
         };
-        let (Some(url), Some(value)) = (of.field(1), of.field(2)) else { return Err(Malformed) };
+        let (Some(url), Some(value)) = (of.field(1), of.field(2)) else { return Err(Failure::Malformed) };
         if of.full_name != "google.protobuf.Any" {
-            return Err(Malformed);
+            return Err(Failure::Malformed);
         }
-        let inner_type = pool.message(type_name).ok_or(Malformed)?;
+        let inner_type = pool.message(type_name).ok_or(Failure::Malformed)?;
         self.accept(b':')?;
         let (mut inner, mut bytes) = (Message::default(), Vec::new());
         self.body(pool, inner_type, &mut inner, depth)?;
-        inner.write(pool, inner_type, &mut bytes);
-        message.add(of, url, Value::Bytes(name.into_bytes()));
-        message.add(of, value, Value::Bytes(bytes));
-        Ok(())
+        inner.write(pool, inner_type, &mut bytes, self.budget)?;
+        self.budget.take(name.len())?;
+        message.add(url, Value::Bytes(name.into_bytes()), self.budget)?;
+        message.add(value, Value::Bytes(bytes), self.budget)
     }
 
     /// Reads the value of a field after its name, or a list of values in brackets.
-    fn values(
-        &mut self,
-        pool: &Pool,
-        of: &MessageType,
-        field: &Field,
-        message: &mut Message,
-        depth: usize,
-    ) -> Result<()> {
-        let is_taken = |other: &&Field| {
-            other.number == field.number || field.oneof.is_some() && other.oneof == field.oneof
-        };
-        if !field.is_repeated && of.fields.iter().filter(is_taken).any(|other| message.has(other.number)) {
-            return Err(Malformed);
+    fn values(&mut self, pool: &Pool, field: &Field, message: &mut Message, depth: usize) -> Result<()> {
+        let is_taken =
+            message.has(field.number) || field.oneof.is_some_and(|oneof| message.has_member(oneof));
+        if !field.is_repeated && is_taken {
+            return Err(Failure::Malformed);
         }
         let is_message = matches!(field.kind, Kind::Message | Kind::Group);
         if !self.accept(b':')? && !is_message {
-            return Err(Malformed);
+            return Err(Failure::Malformed);
         }
         if !(field.is_repeated && self.accept(b'[')?) {
-            return self.value(pool, of, field, message, depth);
+            return self.value(pool, field, message, depth);
         }
         if self.accept(b']')? {
             return Ok(());
         }
         loop {
-            self.value(pool, of, field, message, depth)?;
+            self.value(pool, field, message, depth)?;
             if self.accept(b']')? {
                 return Ok(());
             }
@@ -207,34 +199,27 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    fn value(
-        &mut self,
-        pool: &Pool,
-        of: &MessageType,
-        field: &Field,
-        message: &mut Message,
-        depth: usize,
-    ) -> Result<()> {
+    fn value(&mut self, pool: &Pool, field: &Field, message: &mut Message, depth: usize) -> Result<()> {
         let value = match field.kind {
             Kind::Message | Kind::Group => {
-                let part = message.message(of, field);
+                let part = message.message(field, self.budget)?;
                 return self.body(pool, &pool.messages[field.of], part, depth);
             }
             Kind::String | Kind::Bytes => {
                 let mut all = Vec::new();
                 if !matches!(self.next, Token::Text(_)) {
-                    return Err(Malformed);
+                    return Err(Failure::Malformed);
                 }
                 while let Token::Text(part) = self.next {
                     self.advance()?;
-                    all.extend(unescaped(part).ok_or(Malformed)?);
+                    self.budget.take(part.len())?;
+                    all.extend(unescaped(part).ok_or(Failure::Malformed)?);
                 }
                 Value::Bytes(all)
             }
             _ => Value::Number(self.scalar(pool, field)?),
         };
-        message.add(of, field, value);
-        Ok(())
+        message.add(field, value, self.budget)
     }
 
     /// Reads the fields of a message in braces or angle brackets.
@@ -256,10 +241,10 @@ impl<'a> Tokens<'a> {
         let is_negative = self.accept(b'-')?;
         let token = self.advance()?;
         let signed = |size: u32| -> Result<u64> {
-            let Token::Number(digits) = &token else { return Err(Malformed) };
+            let Token::Number(digits) = &token else { return Err(Failure::Malformed) };
             let value = i128::from(integer(digits)?) * if is_negative { -1 } else { 1 };
             let limit = 1i128 << (size - 1);
-            if (-limit..limit).contains(&value) { Ok(value as i64 as u64) } else { Err(Malformed) }
+            if (-limit..limit).contains(&value) { Ok(value as i64 as u64) } else { Err(Failure::Malformed) }
         };
         match (field.kind, &token) {
             (Kind::Double | Kind::Float, _) => {
@@ -271,34 +256,33 @@ impl<'a> Tokens<'a> {
                         f64::INFINITY
                     }
                     Token::Number(digits) => decimal(digits)?,
-                    _ => return Err(Malformed),
+                    _ => return Err(Failure::Malformed),
                 };
                 let value = if is_negative { -value } else { value };
                 Ok(if field.kind == Kind::Double { value.to_bits() } else { (value as f32).to_bits().into() })
             }
             (Kind::Enum, Token::Word(word)) if !is_negative => {
                 let of = &pool.enums[field.of];
-                let found = of.values.iter().find(|(name, _)| name == word).ok_or(Malformed)?;
-                Ok(i64::from(found.1) as u64)
+                let found = of.number(word).ok_or(Failure::Malformed)?;
+                Ok(i64::from(found) as u64)
             }
             (Kind::Enum, _) => {
                 let of = &pool.enums[field.of];
                 let bits = signed(32)?;
-                let is_known = of.values.iter().any(|(_, number)| i64::from(*number) as u64 == bits);
-                if of.is_closed && !is_known { Err(Malformed) } else { Ok(bits) }
+                if of.is_closed && !of.has_number(bits) { Err(Failure::Malformed) } else { Ok(bits) }
             }
             (Kind::Bool, Token::Word("true" | "True" | "t")) if !is_negative => Ok(1),
             (Kind::Bool, Token::Word("false" | "False" | "f")) if !is_negative => Ok(0),
             (Kind::Bool, Token::Number(digits)) if !is_negative => {
-                Some(integer(digits)?).filter(|value| *value <= 1).ok_or(Malformed)
+                Some(integer(digits)?).filter(|value| *value <= 1).ok_or(Failure::Malformed)
             }
             (Kind::Int32 | Kind::SInt32 | Kind::SFixed32, _) => signed(32),
             (Kind::Int64 | Kind::SInt64 | Kind::SFixed64, _) => signed(64),
             (Kind::UInt32 | Kind::Fixed32, Token::Number(digits)) if !is_negative => {
-                Some(integer(digits)?).filter(|value| *value <= u32::MAX.into()).ok_or(Malformed)
+                Some(integer(digits)?).filter(|value| *value <= u32::MAX.into()).ok_or(Failure::Malformed)
             }
             (Kind::UInt64 | Kind::Fixed64, Token::Number(digits)) if !is_negative => integer(digits),
-            _ => Err(Malformed),
+            _ => Err(Failure::Malformed),
         }
     }
 }
@@ -310,13 +294,13 @@ fn integer(digits: &str) -> Result<u64> {
         [b'0', _, ..] => u64::from_str_radix(&digits[1..], 8),
         _ => digits.parse(),
     };
-    parsed.map_err(|_| Malformed)
+    parsed.map_err(|_| Failure::Malformed)
 }
 
 /// Returns a floating-point number, which may end in `f`. Integers are decimal.
 fn decimal(digits: &str) -> Result<f64> {
     match digits.as_bytes() {
         [b'0', b'x' | b'X', ..] => integer(digits).map(|value| value as f64),
-        _ => digits.trim_end_matches(['f', 'F']).parse().map_err(|_| Malformed),
+        _ => digits.trim_end_matches(['f', 'F']).parse().map_err(|_| Failure::Malformed),
     }
 }
