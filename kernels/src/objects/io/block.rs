@@ -72,8 +72,9 @@ impl BlockWriter {
         self.0.write(block)
     }
 
-    /// Writes the remaining bytes and closes the file. Dropping the writer does the same, but ignores errors.
-    pub fn finish(self) -> Result<()> {
-        self.0.finish()
+    /// Writes the remaining bytes, and returns once the file outlasts a loss of power. Dropping the writer writes the
+    /// bytes too, but ignores errors.
+    pub fn finish_stored(self) -> Result<()> {
+        self.0.finish_stored()
     }
 }

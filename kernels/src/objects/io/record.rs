@@ -132,6 +132,11 @@ impl RecordWriter {
     pub fn finish(self) -> Result<()> {
         self.0.finish()
     }
+
+    /// Writes the remaining bytes, and returns once the file outlasts a loss of power.
+    pub fn finish_stored(self) -> Result<()> {
+        self.0.finish_stored()
+    }
 }
 
 impl fmt::Debug for RecordWriter {

@@ -65,13 +65,32 @@ impl Sink {
 
     /// Writes the remaining bytes and closes the file. Dropping the sink does the same, but ignores errors.
     pub(super) fn finish(mut self) -> Result<()> {
-        let finished = match &mut self.stream {
+        self.complete()
+    }
+
+    /// Writes the remaining bytes, and returns once the file outlasts a loss of power.
+    pub(super) fn finish_stored(mut self) -> Result<()> {
+        self.complete()?;
+        self.done(self.file().sync_all())
+    }
+
+    fn complete(&mut self) -> Result<()> {
+        let completed = match &mut self.stream {
             Stream::Plain(file) => file.flush(),
             Stream::Zlib(file) => file.try_finish().and_then(|()| file.get_mut().flush()),
             Stream::Gzip(file) => file.try_finish().and_then(|()| file.get_mut().flush()),
             Stream::Snappy(file) => file.flush(),
         };
-        self.done(finished)
+        self.done(completed)
+    }
+
+    fn file(&self) -> &File {
+        match &self.stream {
+            Stream::Plain(file) => file.get_ref(),
+            Stream::Zlib(file) => file.get_ref().get_ref(),
+            Stream::Gzip(file) => file.get_ref().get_ref(),
+            Stream::Snappy(file) => file.file(),
+        }
     }
 
     fn done(&self, result: io::Result<()>) -> Result<()> {

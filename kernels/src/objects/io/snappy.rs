@@ -79,6 +79,11 @@ impl SnappyWriter {
         SnappyWriter { file, block: Vec::with_capacity(BLOCK) }
     }
 
+    /// Returns the file, which lacks the bytes that have not been flushed.
+    pub(super) fn file(&self) -> &File {
+        self.file.get_ref()
+    }
+
     fn write_block(&mut self) -> io::Result<()> {
         if self.block.is_empty() {
             return Ok(());

@@ -160,9 +160,9 @@ impl ElementWriter {
         self.blocks.write(&packed)
     }
 
-    /// Writes the remaining bytes and closes the file.
+    /// Writes the remaining bytes, and returns once the file outlasts a loss of power.
     pub(super) fn finish(self) -> Result<()> {
-        self.blocks.finish()
+        self.blocks.finish_stored()
     }
 }
 
