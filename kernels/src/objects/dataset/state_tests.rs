@@ -217,13 +217,6 @@ fn stored_datasets_continue() -> Result<()> {
         let third = || of_number(|x| Ok(Tensor::scalar(x % 3)));
         let save = || storage::Save { folder: folder.clone(), compression, shard: Some(third()) };
         save().run(&range(9)?, &Pull::default())?;
-        let one_by_one = || {
-            function(|e| {
-                let shards = DatasetVariant::of(&e[0])?;
-                let same = function(Ok);
-                Ok(vec![DatasetVariant::tensor(map::flat_map(shards, same, integers())?, [])?])
-            })
-        };
         let made = storage::load(&folder, compression, one_by_one(), integers())?;
         assert_eq!(made.cardinality, 9);
         // The function makes datasets of datasets, whose elements cannot be saved, so only the shards are.
@@ -252,6 +245,67 @@ fn stored_datasets_continue() -> Result<()> {
         std::fs::write(folder.join(name), "").map_err(|e| Error::internal(e.to_string()))?;
     }
     check("ListSnapshotChunks", &|| storage::chunk_names(folder.clone()))
+}
+
+/// Returns a function from the dataset of the datasets of shards to the dataset of their elements.
+fn one_by_one() -> CapturedFunction {
+    function(|e| {
+        let shards = DatasetVariant::of(&e[0])?;
+        let same = function(Ok);
+        Ok(vec![DatasetVariant::tensor(map::flat_map(shards, same, integers())?, [])?])
+    })
+}
+
+/// Returns a snapshot of 9 numbers in a folder, in shards of three numbers each.
+fn snapshot_in(folder: &std::path::Path, compression: Compression) -> Result<Arc<Dataset>> {
+    let snapshot = storage::Snapshot {
+        path: folder.display().to_string(),
+        reader_prefix: String::new(),
+        writer_prefix: String::new(),
+        hash: 7,
+        compression,
+        reader: one_by_one(),
+        shard: of_number(|x| Ok(Tensor::scalar(x / 3))),
+    };
+    storage::snapshot(range(9)?, snapshot)
+}
+
+#[test]
+fn snapshots_saved_midway_are_complete_after_they_are_restored() -> Result<()> {
+    let whole: Vec<Pulled> = (0..9i64).map(|i| Ok(vec![Tensor::scalar(i)])).collect();
+    for compression in [Compression::None, Compression::Gzip, Compression::Snappy] {
+        let dir = TempDir::new()?;
+        let make: MakeFn<'_> = &|| snapshot_in(dir.path(), compression);
+        let mut first = Running::start(make)?;
+        assert_eq!(first.take(2), whole[..2]);
+        let state = first.save(ExternalStatePolicy::Fail)?;
+        assert_eq!(first.take(3), whole[2..5]);
+        first.save(ExternalStatePolicy::Fail)?;
+        assert_eq!(first.take(MOST), whole[5..]);
+        // The shards of the later numbers have no elements from before the states were saved.
+        assert_eq!(Running::start(make)?.take(MOST), whole, "{compression:?}");
+        let mut second = Running::restored(make, state.clone())?;
+        let run = std::fs::read_dir(dir.path().join("7")).map_err(|e| Error::internal(e.to_string()))?;
+        let run = run.filter_map(|entry| entry.ok().map(|entry| entry.path())).find(|path| path.is_dir());
+        let run = run.unwrap_or_default();
+        assert!(!run.join("00000002.shard/00000002.snapshot").exists());
+        assert_eq!(second.take(MOST), whole[2..]);
+        assert_eq!(Running::start(make)?.take(MOST), whole, "{compression:?}, restored");
+        std::fs::remove_dir_all(&run).map_err(|e| Error::internal(e.to_string()))?;
+        let missing = Running::restored(make, state).err().map(|error| error.code());
+        assert_eq!(missing, Some(Code::FailedPrecondition));
+    }
+    Ok(())
+}
+
+#[test]
+fn datasets_are_not_stored_in_remote_stores() -> Result<()> {
+    let folder = std::path::PathBuf::from("s3://bucket/folder");
+    let save = storage::Save { folder: folder.clone(), compression: Compression::None, shard: None };
+    let saved = save.run(&range(3)?, &Pull::default()).map_err(|error| error.code());
+    assert_eq!(saved, Err(Code::Unimplemented));
+    assert!(!std::path::Path::new("s3:").exists());
+    Ok(())
 }
 
 /// Returns a function that fails for multiples of 3.

@@ -14,7 +14,8 @@ pub(crate) use snapshot::{Snapshot, snapshot};
 pub(crate) use writer::{Save, saved};
 
 use crate::objects::io::Compression;
-use device::Result;
+use checkpoint::store;
+use device::{Error, Result};
 use std::path::{Path, PathBuf};
 
 /// The name of the file of metadata.
@@ -39,6 +40,20 @@ fn prefixed(prefix: &str, path: &str) -> String {
     }
 }
 
+/// Checks that a folder is not in a remote store.
+///
+/// # Errors
+/// `Unimplemented` if it is.
+fn check_local(folder: &Path) -> Result<()> {
+    if !store::is_local(folder) {
+        return Err(Error::unimplemented(format!(
+            "a stored dataset in the remote store of {}; a local folder is supported",
+            folder.display()
+        )));
+    }
+    Ok(())
+}
+
 /// Returns the folder of a shard of a run. The number is unsigned like in TensorFlow.
 fn shard_folder(run: &Path, shard: i64) -> PathBuf {
     run.join(format!("{:08}.shard", shard as u64))
@@ -47,4 +62,9 @@ fn shard_folder(run: &Path, shard: i64) -> PathBuf {
 /// Returns the file of a shard with number `chunk`.
 fn chunk_file(shard: &Path, chunk: u64) -> PathBuf {
     shard.join(format!("{chunk:08}.snapshot"))
+}
+
+/// Returns the number of the file of a shard with this name; `None` for other files.
+fn chunk_number(name: &str) -> Option<u64> {
+    name.strip_suffix(".snapshot")?.parse().ok()
 }

@@ -1,7 +1,7 @@
 //! Reading of stored datasets.
 
-use super::chunk_file;
 use super::metadata::Metadata;
+use super::{check_local, chunk_file};
 use crate::objects::dataset::function::{CapturedFunction, FunctionInstance};
 use crate::objects::dataset::map::iterate_result;
 use crate::objects::dataset::source::Elements;
@@ -228,7 +228,11 @@ pub(super) fn shards_of(run: &Path, compression: Compression, spec: &ElementSpec
 }
 
 /// Returns the sorted names in a folder; none if it does not exist.
+///
+/// # Errors
+/// `Unimplemented` if the folder is in a remote store.
 pub(super) fn names_in(folder: &Path) -> Result<Vec<String>> {
+    check_local(folder)?;
     let failed = |e: &std::io::Error| Error::from(checkpoint::Error::file(folder, e));
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,7 +1,7 @@
 //! Snapshots: an iterator writes the elements of its input to files, and later iterators over the same dataset read the
 //! files. The folder of a snapshot is named after the fingerprint of the dataset.
 
-use super::metadata::{Metadata, is_run_name};
+use super::metadata::{Metadata, RECORDS, is_run_name};
 use super::prefixed;
 use super::reader::{LoadState, shards_of};
 use super::writer::{RunFiles, RunWriter};
@@ -73,7 +73,7 @@ enum SnapshotPass {
     },
     Writes {
         input: Box<dyn DatasetIterator>,
-        /// The writer of the elements; `None` after the last element or an error.
+        /// The writer of the elements; `None` after the last element or an error of the writer.
         writer: Option<RunWriter>,
     },
 }
@@ -88,7 +88,7 @@ impl SnapshotPass {
             }
             SnapshotPass::Writes { input, writer } => {
                 let element = input.next(pull)?;
-                // After an error the snapshot stays marked as incomplete.
+                // After an error of the writer the snapshot stays marked as incomplete.
                 let Some(mut open) = writer.take() else { return Ok(element) };
                 match &element {
                     Some(element) => {
@@ -108,7 +108,10 @@ impl SnapshotState {
     fn begin(&self) -> Result<SnapshotPass> {
         let folder = self.snapshot.folder(&self.snapshot.reader_prefix);
         match Metadata::find(&folder)? {
-            Some(metadata) if metadata.is_final => self.reading(metadata.run),
+            Some(metadata) if metadata.is_final => {
+                metadata.check_version(RECORDS, &folder)?;
+                self.reading(metadata.run)
+            }
             _ => {
                 let folder = self.snapshot.folder(&self.snapshot.writer_prefix);
                 let hash = self.snapshot.hash.to_string();
@@ -151,15 +154,14 @@ impl SnapshotState {
             }
             WRITES => {
                 let folder = self.snapshot.folder(&self.snapshot.writer_prefix);
-                // The metadata of another run is replaced when this run is complete.
                 let dtypes = self.dataset.spec.dtypes.clone();
                 let hash = self.snapshot.hash.to_string();
-                let metadata = Metadata::new(hash, run, super::metadata::RECORDS, dtypes);
+                let metadata = Metadata::new(hash, run, RECORDS, dtypes);
                 let mut files = self.new_files()?;
                 files.chunk = position;
                 SnapshotPass::Writes {
                     input: input()?,
-                    writer: Some(RunWriter::resume(folder, metadata, files)),
+                    writer: Some(RunWriter::resume(folder, metadata, files)?),
                 }
             }
             ENDED => SnapshotPass::Writes { input: input()?, writer: None },
@@ -180,13 +182,19 @@ impl ExchangedState for SnapshotState {
         let (mut kind, run, mut position) = match &mut self.pass {
             None => (UNBEGUN, String::new(), 0),
             Some(SnapshotPass::Reads { run, count, .. }) => (READS, run.clone(), *count),
-            Some(SnapshotPass::Writes { writer: None, .. }) => (ENDED, String::new(), 0),
-            Some(SnapshotPass::Writes { writer: Some(writer), .. }) => {
-                // The elements after the saved state go to new files, which a restored iterator replaces.
-                if !exchange.is_restoring() {
-                    writer.files.close()?;
+            Some(SnapshotPass::Writes { writer, .. }) => {
+                // The elements after the saved state go to new files, which a restored iterator replaces. If the files
+                // cannot be closed, the snapshot stays marked as incomplete.
+                if !exchange.is_restoring()
+                    && let Some(mut open) = writer.take()
+                {
+                    open.files.close()?;
+                    *writer = Some(open);
                 }
-                (WRITES, writer.run().to_owned(), writer.files.chunk)
+                match writer {
+                    Some(writer) => (WRITES, writer.run().to_owned(), writer.files.chunk),
+                    None => (ENDED, String::new(), 0),
+                }
             }
         };
         exchange.value(&mut kind)?;

@@ -1,14 +1,15 @@
 //! Writing of datasets to files.
 
 use super::metadata::{Metadata, RECORDS};
-use super::{chunk_file, shard_folder};
+use super::reader::names_in;
+use super::{check_local, chunk_file, chunk_number, shard_folder};
 use crate::numeric::philox::entropy;
 use crate::objects::dataset::function::{CapturedFunction, FunctionInstance};
 use crate::objects::dataset::transform::{dataset, from_fn};
 use crate::objects::dataset::{Dataset, Element, IteratorContext, Pull};
 use crate::objects::io::{Compression, RecordWriter};
 use device::{Error, Result};
-use graph::{DType, Tensor};
+use graph::{Code, DType, Tensor};
 use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::path::{Path, PathBuf};
@@ -55,7 +56,7 @@ pub(crate) fn saved(input: Arc<Dataset>, save: Save) -> Result<Arc<Dataset>> {
         let mut writer = Some(save.writer(&inner, ctx)?);
         from_fn("SaveV2", move |pull| {
             let element = iterator.next(pull)?;
-            // After an error the files stay marked as incomplete.
+            // After an error of the writer the files stay marked as incomplete.
             let Some(mut open) = writer.take() else { return Ok(element) };
             match &element {
                 Some(element) => {
@@ -93,7 +94,7 @@ impl RunFiles {
     /// Closes the open files. Further elements are written to new files.
     pub(super) fn close(&mut self) -> Result<()> {
         self.chunk += u64::from(!self.open.is_empty());
-        std::mem::take(&mut self.open).into_values().try_for_each(RecordWriter::finish)
+        std::mem::take(&mut self.open).into_values().try_for_each(RecordWriter::finish_stored)
     }
 
     /// Adds an element to its shard in the folder `run`.
@@ -109,6 +110,7 @@ impl RunFiles {
             btree_map::Entry::Vacant(entry) => {
                 let folder = shard_folder(run, shard);
                 create_folder(&folder)?;
+                fill_numbers(&folder, self.chunk, self.compression)?;
                 entry.insert(RecordWriter::create(chunk_file(&folder, self.chunk), self.compression)?)
             }
         };
@@ -137,9 +139,32 @@ impl RunWriter {
         Ok(RunWriter { folder, metadata, files })
     }
 
-    /// Returns the writer that continues the run of this metadata.
-    pub(super) fn resume(folder: PathBuf, metadata: Metadata, files: RunFiles) -> RunWriter {
-        RunWriter { folder, metadata, files }
+    /// Returns the writer that continues the run of this metadata with the files of number `files.chunk`. The dataset
+    /// counts as incomplete again, and the files of the run from that number on, which were written after the state was
+    /// saved, are removed.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if the folder lacks the files that were written before the state was saved.
+    pub(super) fn resume(folder: PathBuf, metadata: Metadata, files: RunFiles) -> Result<RunWriter> {
+        let run = folder.join(&metadata.run);
+        let mut written = Vec::new();
+        for shard in names_in(&run)?.into_iter().filter(|name| name.ends_with(".shard")) {
+            written.extend(numbered_files(&run.join(shard))?);
+        }
+        let has_number = |number| written.iter().any(|(written, _)| *written == number);
+        if files.chunk.checked_sub(1).is_some_and(|last| !has_number(last)) {
+            let message = format!(
+                "{} lacks the files that the iterator wrote before its state was saved; restore the folder too, or \
+                 iterate from the start",
+                run.display()
+            );
+            return Err(Error::new(Code::FailedPrecondition, message));
+        }
+        create_folder(&run)?;
+        metadata.write(&folder)?;
+        let stale = written.iter().filter(|(number, _)| *number >= files.chunk);
+        stale.map(|(_, file)| file).try_for_each(|file| remove_file(file))?;
+        Ok(RunWriter { folder, metadata, files })
     }
 
     /// Returns the name of the run.
@@ -174,6 +199,31 @@ fn shard_of(results: &[Tensor]) -> Result<i64> {
     }
 }
 
+/// Creates empty files for the numbers before `chunk` that a shard lacks, because a reader stops at the first number
+/// without a file. TensorFlow's reader does too.
+fn fill_numbers(shard: &Path, chunk: u64, compression: Compression) -> Result<()> {
+    let last = (0..chunk).rev().find(|number| chunk_file(shard, *number).exists());
+    for number in last.map_or(0, |last| last + 1)..chunk {
+        RecordWriter::create(chunk_file(shard, number), compression)?.finish_stored()?;
+    }
+    Ok(())
+}
+
+/// Returns the numbered files in a folder with their numbers.
+pub(super) fn numbered_files(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let numbered = |name: String| Some((chunk_number(&name)?, folder.join(name)));
+    Ok(names_in(folder)?.into_iter().filter_map(numbered).collect())
+}
+
+pub(super) fn remove_file(path: &Path) -> Result<()> {
+    std::fs::remove_file(path).map_err(|e| Error::from(checkpoint::Error::file(path, &e)))
+}
+
+/// Creates a folder and those around it.
+///
+/// # Errors
+/// `Unimplemented` if the folder is in a remote store.
 pub(super) fn create_folder(path: &Path) -> Result<()> {
+    check_local(path)?;
     std::fs::create_dir_all(path).map_err(|e| Error::from(checkpoint::Error::file(path, &e)))
 }
