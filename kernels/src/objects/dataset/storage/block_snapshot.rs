@@ -5,12 +5,12 @@ use super::block_file::{ElementReader, ElementWriter};
 use super::metadata::{BLOCKS, Metadata, now};
 use super::prefixed;
 use super::reader::names_in;
-use super::writer::create_folder;
+use super::writer::{create_folder, numbered_files, remove_file};
 use crate::numeric::philox::{PhiloxWords, entropy};
 use crate::objects::dataset::shuffle::Seeds;
 use crate::objects::dataset::state::{ExchangedState, StateExchange, mismatch};
 use crate::objects::dataset::transform::{batch_preserving, from_state};
-use crate::objects::dataset::{Dataset, DatasetIterator, Element, IteratorContext, Pull};
+use crate::objects::dataset::{Dataset, DatasetIterator, Element, ElementSpec, IteratorContext, Pull};
 use crate::objects::io::{Compression, path_of};
 use device::{Error, Result};
 use graph::Code;
@@ -132,6 +132,8 @@ impl BlockState {
         let dtypes = self.dataset.spec.dtypes.clone();
         let metadata = Metadata::new(snapshot.hash_text(), run, BLOCKS, dtypes);
         metadata.write(&path_of(snapshot.folder()))?;
+        // The folder of a named snapshot has the files of the run before.
+        numbered_files(&folder)?.iter().try_for_each(|(_, file)| remove_file(file))?;
         let input = self.dataset.iterator(&self.ctx)?;
         let mut writer = FileWriter { snapshot, folder, metadata, file: None, count: 0 };
         writer.begin_file()?;
@@ -165,8 +167,8 @@ impl BlockState {
             }
         }
         let files = files.iter().map(|file| path_of(prefixed(&snapshot.reader_prefix, file))).collect();
-        let (compression, dtypes) = (snapshot.compression, dtypes.clone());
-        let files = FileSequence { files, compression, dtypes, current: 0, reader: None };
+        let (compression, spec) = (snapshot.compression, self.dataset.spec.clone());
+        let files = FileSequence { files, compression, spec, current: 0, reader: None };
         Ok(BlockPass::Reads(Box::new(files)))
     }
 }
@@ -175,7 +177,8 @@ impl BlockState {
 struct FileSequence {
     files: Vec<PathBuf>,
     compression: Compression,
-    dtypes: Vec<graph::DType>,
+    /// The dtypes and shapes of the components.
+    spec: ElementSpec,
     /// The index of the file that is open or that is opened next.
     current: usize,
     reader: Option<ElementReader>,
@@ -193,6 +196,7 @@ impl FileSequence {
                 },
             };
             if let Some(element) = reader.next_element()? {
+                self.spec.check(&ElementSpec::of(&element))?;
                 return Ok(Some(element));
             }
             (self.reader, self.current) = (None, self.current + 1);
@@ -201,7 +205,7 @@ impl FileSequence {
 
     /// Opens the current file; returns `None` after the last.
     fn open(&self) -> Result<Option<ElementReader>> {
-        let open = |file: &PathBuf| ElementReader::open(file, self.compression, self.dtypes.clone());
+        let open = |file: &PathBuf| ElementReader::open(file, self.compression, self.spec.dtypes.clone());
         self.files.get(self.current).map(open).transpose()
     }
 }
@@ -237,35 +241,33 @@ impl ExchangedState for FileSequence {
 /// The iteration that writes the files.
 struct BlockWriting {
     input: Box<dyn DatasetIterator>,
-    /// The writer of the files; `None` after the last element or an error.
+    /// The writer of the files; `None` after the last element, an error of the writer, or the begin of another run.
     writer: Option<FileWriter>,
     /// The result of the next pull, which is pulled in advance, so that the files are complete when the last element has
     /// been returned; `None` before the first pull.
-    next: Option<Option<Element>>,
+    next: Option<Result<Option<Element>>>,
 }
 
 impl BlockWriting {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
-        let element = match self.next.take() {
-            Some(element) => element,
-            None => self.pull(pull)?,
-        };
-        if element.is_some() {
-            self.next = Some(self.pull(pull)?);
+        let result = self.next.take().unwrap_or_else(|| self.pull(pull));
+        if let Ok(Some(_)) = &result {
+            let next = self.pull(pull);
+            // The next step pulls again what a cancelled step did not get.
+            if next.is_ok() || pull.check().is_ok() {
+                self.next = Some(next);
+            }
         }
-        Ok(element)
+        result
     }
 
     /// Pulls an element and writes it.
     fn pull(&mut self, pull: &Pull) -> Result<Option<Element>> {
         let element = self.input.next(pull)?;
-        // After an error the snapshot stays marked as incomplete.
+        // After an error of the writer the snapshot stays marked as incomplete.
         let Some(mut writer) = self.writer.take() else { return Ok(element) };
         match &element {
-            Some(element) => {
-                writer.add(element)?;
-                self.writer = Some(writer);
-            }
+            Some(element) => self.writer = writer.add(element)?.then_some(writer),
             None => writer.finish()?,
         }
         Ok(element)
@@ -295,11 +297,23 @@ impl FileWriter {
         Ok(())
     }
 
-    fn add(&mut self, element: &Element) -> Result<()> {
+    /// Adds an element. Returns false, without adding it, if another run has begun since.
+    fn add(&mut self, element: &Element) -> Result<bool> {
         if self.file.as_ref().is_none_or(|file| file.size > self.snapshot.file_size) {
+            if !self.is_last_run()? {
+                return Ok(false);
+            }
             self.begin_file()?;
         }
-        self.file.as_mut().map_or(Ok(()), |file| file.write(element))
+        self.file.as_mut().map_or(Ok(()), |file| file.write(element))?;
+        Ok(true)
+    }
+
+    /// Returns whether no other run has begun since this one; runs of a named snapshot have the same name.
+    fn is_last_run(&self) -> Result<bool> {
+        let last = Metadata::find(&path_of(self.snapshot.folder()))?;
+        let this = &self.metadata;
+        Ok(last.is_some_and(|last| last.run == this.run && last.created == this.created))
     }
 
     /// Closes the last file. The snapshot is complete unless another run has begun since.
@@ -307,14 +321,11 @@ impl FileWriter {
         if let Some(file) = self.file.take() {
             file.finish()?;
         }
-        let folder = path_of(self.snapshot.folder());
-        match Metadata::find(&folder)? {
-            Some(metadata) if metadata.run == self.metadata.run => {
-                self.metadata.is_final = true;
-                self.metadata.write(&folder)
-            }
-            _ => Ok(()),
+        if !self.is_last_run()? {
+            return Ok(());
         }
+        self.metadata.is_final = true;
+        self.metadata.write(&path_of(self.snapshot.folder()))
     }
 }
 
@@ -341,5 +352,86 @@ impl ExchangedState for BlockState {
             Some(BlockPass::Passes(input)) => input.exchange(exchange),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::dataset::map::map;
+    use crate::objects::dataset::tests::{integers, of_number, range};
+    use crate::testing::TempDir;
+    use graph::Tensor;
+
+    /// Returns a named snapshot of a dataset in a folder, with a file for each element.
+    fn snapshot(input: Arc<Dataset>, dir: &TempDir, mode: BlockSnapshotMode) -> Result<Arc<Dataset>> {
+        let snapshot = BlockSnapshot {
+            path: dir.path().display().to_string(),
+            reader_prefix: String::new(),
+            writer_prefix: String::new(),
+            hash: 1,
+            name: "n".to_owned(),
+            compression: Compression::None,
+            file_size: 0,
+            expiry: 1000,
+            shuffle: None,
+            mode,
+        };
+        block_snapshot(input, snapshot)
+    }
+
+    fn iterate(dataset: &Arc<Dataset>) -> Result<Box<dyn DatasetIterator>> {
+        dataset.iterator(&IteratorContext::root(None))
+    }
+
+    /// Returns the numbers and the codes of the errors up to the end.
+    fn all(iterator: &mut dyn DatasetIterator) -> Result<Vec<Result<i64, Code>>> {
+        let mut found = Vec::new();
+        loop {
+            match iterator.next(&Pull::default()) {
+                Ok(Some(element)) => found.push(Ok(element[0].item()?)),
+                Ok(None) => return Ok(found),
+                Err(error) => found.push(Err(error.code())),
+            }
+        }
+    }
+
+    #[test]
+    fn runs_of_a_named_snapshot_do_not_mix() -> Result<()> {
+        let dir = TempDir::new()?;
+        let mut first = iterate(&snapshot(range(9)?, &dir, BlockSnapshotMode::Write)?)?;
+        for _ in 0..5 {
+            first.next(&Pull::default())?;
+        }
+        let mut second = iterate(&snapshot(range(2)?, &dir, BlockSnapshotMode::Write)?)?;
+        assert_eq!(all(&mut *second)?, [Ok(0), Ok(1)]);
+        assert_eq!(all(&mut *first)?, [5, 6, 7, 8].map(Ok));
+        let mut read = iterate(&snapshot(range(5)?, &dir, BlockSnapshotMode::Auto)?)?;
+        assert_eq!(all(&mut *read)?, [Ok(0), Ok(1)]);
+        Ok(())
+    }
+
+    #[test]
+    fn an_error_of_the_input_follows_the_element_before_it() -> Result<()> {
+        let dir = TempDir::new()?;
+        let failing = of_number(|x| match x {
+            2 => Err(Error::invalid("bad".to_owned())),
+            x => Ok(Tensor::scalar(x)),
+        });
+        let input = map(range(4)?, failing, integers(), true)?;
+        let mut written = iterate(&snapshot(input, &dir, BlockSnapshotMode::Write)?)?;
+        assert_eq!(all(&mut *written)?, [Ok(0), Ok(1), Err(Code::InvalidArgument), Ok(3)]);
+        Ok(())
+    }
+
+    #[test]
+    fn the_shapes_of_stored_elements_are_checked() -> Result<()> {
+        let dir = TempDir::new()?;
+        all(&mut *iterate(&snapshot(range(1)?, &dir, BlockSnapshotMode::Write)?)?)?;
+        let vectors = ElementSpec { shapes: vec![graph::PartialShape::of_dims([Some(2)])], ..integers() };
+        let input = map(range(1)?, of_number(|x| Ok(Tensor::vector(&[x, x])?)), vectors, true)?;
+        let mut read = iterate(&snapshot(input, &dir, BlockSnapshotMode::Read)?)?;
+        assert_eq!(all(&mut *read)?, [Err(Code::InvalidArgument)]);
+        Ok(())
     }
 }
