@@ -1,9 +1,10 @@
 //! Kernels of the objects that the iterators of a dataset share by a handle: seed generators and memory caches.
 
+use crate::objects::dataset::DUMMY;
 use crate::objects::dataset::PerPipeline;
 use crate::objects::dataset::argument::integer;
-use crate::objects::dataset::cache::{CacheSource, MemoryCache};
-use crate::objects::dataset::shuffle::{SeedGenerator, SeedSource, Seeds};
+use crate::objects::dataset::cache::{CacheSource, SharedCache};
+use crate::objects::dataset::shuffle::{SeedGenerator, SeedSource, Seeds, SharedSeeds};
 use device::Device;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -35,25 +36,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("DeleteMemoryCache", &[], delete::<SharedCache>),
     KernelDef::of("DummyMemoryCache", &[], dummy),
 ];
-
-/// The resource behind a handle to a seed generator.
-#[derive(Debug)]
-struct SharedSeeds(Arc<SeedGenerator>);
-
-impl Resource for SharedSeeds {
-    const KIND: &'static str = "SeedGeneratorManager";
-}
-
-/// The resource behind a handle to a memory cache.
-#[derive(Debug)]
-struct SharedCache(Arc<MemoryCache>);
-
-impl Resource for SharedCache {
-    const KIND: &'static str = "MemoryCacheManager";
-}
-
-/// The type name in a handle that refers to no object; each pipeline that gets the handle makes its own object.
-const DUMMY: &str = "DummyResource";
 
 /// Returns a handle to the resource `name` of kind `kind` on a device.
 pub(super) fn handle(device: &Arc<Device>, name: String, kind: &'static str) -> ResourceHandle {

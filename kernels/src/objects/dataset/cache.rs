@@ -5,6 +5,7 @@ use super::state::{ExchangedState, StateExchange};
 use super::transform::{batch_preserving, from_state};
 use super::{Dataset, DatasetIterator, Element, IteratorContext, PerPipeline, Pull};
 use device::Result;
+use device::resource::Resource;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -17,6 +18,14 @@ impl fmt::Debug for MemoryCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MemoryCache({:?} elements)", self.0.lock().as_ref().map(|all| all.len()))
     }
+}
+
+/// The resource behind a handle to a memory cache.
+#[derive(Debug, Default)]
+pub(crate) struct SharedCache(pub(crate) Arc<MemoryCache>);
+
+impl Resource for SharedCache {
+    const KIND: &'static str = "MemoryCacheManager";
 }
 
 impl SharedExchange for MemoryCache {

@@ -2,9 +2,12 @@
 //! of nodes and functions do not matter, nor do the seeds of shuffles, so programs that build the same pipeline get the
 //! same fingerprint.
 
-use super::DatasetVariant;
+use super::cache::SharedCache;
+use super::shuffle::SharedSeeds;
+use super::{DUMMY, DatasetVariant};
 use device::function::{Functions, no_functions};
 use device::kernel::KernelInit;
+use device::resource::Resource;
 use device::{Error, Result};
 use graph::attr::AttrList;
 use graph::fingerprint::hash64;
@@ -59,6 +62,12 @@ impl fmt::Debug for MakerNode {
     }
 }
 
+/// Returns whether the objects behind handles of this type do not change the elements of a dataset, but for the order of
+/// a shuffle.
+fn is_neutral(type_name: &str) -> bool {
+    [SharedSeeds::KIND, SharedCache::KIND, DUMMY].contains(&type_name)
+}
+
 /// The node that made a dataset, and the node's inputs.
 #[derive(Debug)]
 pub(super) struct Origin {
@@ -75,7 +84,7 @@ impl Origin {
     /// Returns the fingerprint of the dataset.
     ///
     /// # Errors
-    /// `Unimplemented` if an input holds an object whose content has no hash.
+    /// `Unimplemented` if an input holds an object whose content has no hash, such as a table or a variable.
     pub(super) fn fingerprint(&self) -> Result<u64> {
         self.fingerprint.get_or_init(|| self.compute()).clone()
     }
@@ -92,19 +101,27 @@ impl Origin {
     }
 }
 
-/// The bytes of which the hash is computed.
+/// The bytes of which the hash is computed. Texts and bodies of functions are hashed first, so that the bytes are few.
 struct Digest<'a> {
     functions: &'a dyn Functions,
     bytes: Vec<u8>,
-    /// The functions that have been named so far; they are hashed by their places here, and their bodies at the end.
+    /// The functions that have been named so far; they are hashed by their places here, and their attributes at the end.
     named: Vec<FuncAttr>,
     /// The places of the functions of a name.
     places: FxHashMap<Arc<str>, Vec<usize>>,
+    /// The places in `named` of the first function of each name; functions of one name have one body.
+    bodies: Vec<usize>,
 }
 
 impl<'a> Digest<'a> {
     fn new(functions: &'a dyn Functions) -> Digest<'a> {
-        Digest { functions, bytes: Vec::new(), named: Vec::new(), places: FxHashMap::default() }
+        Digest {
+            functions,
+            bytes: Vec::new(),
+            named: Vec::new(),
+            places: FxHashMap::default(),
+            bodies: Vec::new(),
+        }
     }
 
     fn number(&mut self, number: u64) {
@@ -113,7 +130,7 @@ impl<'a> Digest<'a> {
 
     fn text(&mut self, text: &[u8]) {
         self.number(text.len() as u64);
-        self.bytes.extend_from_slice(text);
+        self.number(hash64(text));
     }
 
     /// Adds the attributes that define a node. Attributes of which a name begins with an underscore, and the metadata of
@@ -172,7 +189,15 @@ impl<'a> Digest<'a> {
         self.dtype(tensor.dtype());
         self.shape(&tensor.shape().into());
         match (tensor.as_strings(), tensor.bytes()) {
-            (Ok(strings), _) => strings.iter().for_each(|string| self.text(string)),
+            (Ok(strings), _) => {
+                // A tensor may hold one large string many times.
+                let mut hashes = FxHashMap::default();
+                for string in strings {
+                    let place = (string.as_ptr(), string.len());
+                    self.number(string.len() as u64);
+                    self.number(*hashes.entry(place).or_insert_with(|| hash64(string)));
+                }
+            }
             (_, Ok(bytes)) => self.number(hash64(bytes)),
             _ => {}
         }
@@ -182,12 +207,13 @@ impl<'a> Digest<'a> {
     fn input(&mut self, tensor: &Tensor) -> Result<()> {
         self.tensor(tensor);
         for handle in tensor.as_resources().unwrap_or_default() {
-            self.text(handle.type_name.as_bytes());
-            // Names that begin with an underscore are generated anew in each process.
-            if !handle.name.starts_with('_') {
-                self.text(handle.container.as_bytes());
-                self.text(handle.name.as_bytes());
+            // The contents of other objects can change what the dataset computes.
+            if !is_neutral(&handle.type_name) {
+                let message =
+                    format!("the fingerprint of a dataset that holds a resource: {}", handle.type_name);
+                return Err(Error::unimplemented(message));
             }
+            self.text(handle.type_name.as_bytes());
         }
         for variant in tensor.as_variants().unwrap_or_default() {
             let Some(dataset) = variant.get::<DatasetVariant>() else {
@@ -207,6 +233,9 @@ impl<'a> Digest<'a> {
             Some(place) => place,
             None => {
                 places.push(self.named.len());
+                if places.len() == 1 {
+                    self.bodies.push(self.named.len());
+                }
                 self.named.push(func.clone());
                 self.named.len() - 1
             }
@@ -216,16 +245,28 @@ impl<'a> Digest<'a> {
 
     /// Adds the bodies of the named functions, and returns the hash.
     fn finish(mut self) -> u64 {
-        let mut next = 0;
-        while let Some(func) = self.named.get(next).cloned() {
-            next += 1;
-            self.attrs(&func.attrs);
-            match self.functions.get(&func) {
-                Ok(function) => self.body(&function.def().clone()),
-                Err(_) => self.text(func.name.as_bytes()),
+        let (mut next, mut next_body) = (0, 0);
+        loop {
+            if let Some(func) = self.named.get(next).cloned() {
+                next += 1;
+                self.attrs(&func.attrs);
+                let first = self.places.get(&func.name).and_then(|places| places.first());
+                self.number(first.map_or(u64::MAX, |first| *first as u64));
+            } else if let Some(&place) = self.bodies.get(next_body) {
+                next_body += 1;
+                let func = self.named[place].clone();
+                let start = self.bytes.len();
+                match self.functions.get(&func) {
+                    Ok(function) => self.body(&function.def().clone()),
+                    Err(_) => self.text(func.name.as_bytes()),
+                }
+                let hash = hash64(&self.bytes[start..]);
+                self.bytes.truncate(start);
+                self.number(hash);
+            } else {
+                return hash64(&self.bytes);
             }
         }
-        hash64(&self.bytes)
     }
 
     /// Adds the body of a function; its nodes are named by their places.
@@ -268,5 +309,43 @@ impl<'a> Digest<'a> {
             None => self.text(node.as_bytes()),
         }
         self.text(output.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::dataset::stats::StatsAggregator;
+    use bytes::Bytes;
+    use graph::{Code, ResourceHandle, Shape};
+
+    fn handle(type_name: &str) -> Tensor {
+        Tensor::resource(ResourceHandle {
+            device: "d".into(),
+            container: "c".into(),
+            name: "n".into(),
+            hash_code: 0,
+            type_name: type_name.into(),
+            dtypes_and_shapes: Vec::new(),
+        })
+    }
+
+    #[test]
+    fn only_seeds_and_caches_may_be_resources() {
+        let mut digest = Digest::new(&**no_functions());
+        for neutral in [SharedSeeds::KIND, SharedCache::KIND, DUMMY] {
+            assert_eq!(digest.input(&handle(neutral)), Ok(()));
+        }
+        let refused = digest.input(&handle(StatsAggregator::KIND)).map_err(|error| error.code());
+        assert_eq!(refused, Err(Code::Unimplemented));
+    }
+
+    #[test]
+    fn large_strings_are_not_copied() -> Result<()> {
+        let mut digest = Digest::new(&**no_functions());
+        let large = Bytes::from(vec![b'a'; 1 << 16]);
+        digest.tensor(&Tensor::strings(vec![large; 1000], Shape::new(&[1000])?)?);
+        assert!(digest.bytes.len() < 20_000, "{}", digest.bytes.len());
+        Ok(())
     }
 }

@@ -64,6 +64,9 @@ pub(crate) const INFINITE: Cardinality = -1;
 /// The cardinality of a dataset whose length is not known in advance.
 pub(crate) const UNKNOWN: Cardinality = -2;
 
+/// The type name in a handle that refers to no object; each pipeline that gets the handle makes its own object.
+pub(crate) const DUMMY: &str = "DummyResource";
+
 /// Maximum nesting depth of datasets. Each level takes one or two stack frames, because iterators call each other.
 const MAX_DEPTH: usize = 2000;
 

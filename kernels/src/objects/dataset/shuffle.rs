@@ -7,6 +7,7 @@ use super::{Dataset, DatasetIterator, DatasetKind, Element, UNKNOWN};
 use super::{DatasetPath, IteratorContext, Pull};
 use crate::numeric::philox::{Philox, PhiloxWords};
 use device::Result;
+use device::resource::Resource;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -64,6 +65,14 @@ impl SeedGenerator {
             }
         }
     }
+}
+
+/// The resource behind a handle to a seed generator.
+#[derive(Debug)]
+pub(crate) struct SharedSeeds(pub(crate) Arc<SeedGenerator>);
+
+impl Resource for SharedSeeds {
+    const KIND: &'static str = "SeedGeneratorManager";
 }
 
 impl SharedExchange for SeedGenerator {
