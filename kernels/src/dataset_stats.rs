@@ -16,13 +16,13 @@ use std::sync::Arc;
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("StatsAggregatorHandle", &[], |init| aggregator(init, StatsDelivery::Summary)),
     KernelDef::of("ExperimentalStatsAggregatorHandle", &[], |init| aggregator(init, StatsDelivery::Summary)),
-    KernelDef::of("StatsAggregatorHandleV2", &[], |init| aggregator(init, StatsDelivery::Events)),
+    KernelDef::of("StatsAggregatorHandleV2", &[], |init| aggregator(init, StatsDelivery::Writer)),
     KernelDef::of("StatsAggregatorSummary", &[], summary),
     KernelDef::of("ExperimentalStatsAggregatorSummary", &[], summary),
     KernelDef::of("StatsAggregatorSetSummaryWriter", &[], |_| {
         Kernel::sync(|ctx| {
             let aggregator = object::<StatsAggregator>(ctx, 0)?;
-            aggregator.set_events(object::<SummaryWriter>(ctx, 1)?);
+            aggregator.set_writer(object::<SummaryWriter>(ctx, 1)?);
             Ok(())
         })
     }),

@@ -10,7 +10,9 @@ const ROUND_BITS: u64 = 0x7369_f885_192c_0ef5;
 /// The constant that is added to the keys of the rounds.
 const ROUND_CONSTANT: u64 = 0xffff_fffc;
 
-/// A pseudorandom permutation of the numbers up to a greatest one.
+/// A pseudorandom permutation of the numbers up to a greatest one. Like in TensorFlow, the map is not a permutation
+/// if the greatest number is 2^k for an even k of at least 16: the greatest number has no place in a block of k bits, so it
+/// is mapped like 0, and no number is mapped to it.
 #[derive(Debug)]
 pub(crate) struct IndexPermutation {
     simon: Simon,
@@ -26,7 +28,8 @@ impl IndexPermutation {
 
     /// Returns the number that the permutation maps `index` to, which must not be more than the greatest number.
     pub(crate) fn place_of(&self, index: u64) -> u64 {
-        // The walk returns to the index at the latest when it has visited the whole block.
+        // The walk returns to the index at the latest when it has visited the whole block. If the index is beyond the
+        // block, all numbers of the block are less than the greatest number, and the walk ends at once.
         let mut place = self.simon.permuted(index);
         while place > self.greatest {
             place = self.simon.permuted(place);

@@ -19,8 +19,8 @@ use std::time::Instant;
 pub(crate) enum StatsDelivery {
     /// A step asks for the summary.
     Summary,
-    /// Each value is written to an event file, if there is one.
-    Events,
+    /// Each value is written to a summary writer, if there is one.
+    Writer,
 }
 
 /// An aggregator of recorded values.
@@ -34,7 +34,7 @@ pub(crate) struct StatsAggregator {
 struct AggregatorState {
     /// The histograms of the recorded values, by name.
     histograms: BTreeMap<String, Histogram>,
-    events: Option<Arc<SummaryWriter>>,
+    writer: Option<Arc<SummaryWriter>>,
 }
 
 impl Resource for StatsAggregator {
@@ -47,36 +47,36 @@ impl StatsAggregator {
         StatsAggregator { delivery, state: Mutex::default() }
     }
 
-    /// Sets the event file to which values are written from now on. It has no effect on an aggregator of which steps ask
-    /// for the summary.
-    pub(crate) fn set_events(&self, events: Arc<SummaryWriter>) {
-        if self.delivery == StatsDelivery::Events {
-            self.state.lock().events = Some(events);
+    /// Sets the summary writer to which values are written from now on. It has no effect on an aggregator of which steps
+    /// ask for the summary.
+    pub(crate) fn set_writer(&self, writer: Arc<SummaryWriter>) {
+        if self.delivery == StatsDelivery::Writer {
+            self.state.lock().writer = Some(writer);
         }
     }
 
     /// Adds a value; `step` is the number of elements before the one that the value belongs to.
     ///
     /// # Errors
-    /// The errors of the event file.
+    /// The errors of the summary writer.
     fn add(&self, name: &str, value: f64, step: i64) -> Result<()> {
         let mut state = self.state.lock();
         if !state.histograms.contains_key(name) {
             state.histograms.insert(name.to_owned(), Histogram::default());
         }
-        let events = state.events.clone();
+        let writer = state.writer.clone();
         let Some(histogram) = state.histograms.get_mut(name) else { return Ok(()) };
         histogram.push(value);
-        let Some(events) = events else { return Ok(()) };
+        let Some(writer) = writer else { return Ok(()) };
         let mut summary = Writer::new();
         write_histogram(&mut summary, name, histogram);
         drop(state);
-        events.write(event(|event| {
+        writer.write(event(|event| {
             event.int(2, step).bytes(5, &summary.finish());
         }))
     }
 
-    /// Returns the `Summary` message of all values; it is empty if they are written to an event file.
+    /// Returns the `Summary` message of all values; it is empty if they are written to a summary writer.
     pub(crate) fn summary(&self) -> Vec<u8> {
         let mut summary = Writer::new();
         if self.delivery == StatsDelivery::Summary {
