@@ -101,11 +101,11 @@ mod tests {
     fn a_budget_refuses_bytes_beyond_its_limit() {
         let cancellation = Cancellation::new();
         let budget = Budget::new(100, &cancellation);
-        budget.lend(|| budget.take(100)).unwrap();
-        budget.take(60).unwrap();
-        assert_eq!(budget.take(41).unwrap_err().code(), Code::ResourceExhausted);
+        budget.lend(|| budget.take(100)).expect("100 bytes are left");
+        budget.take(60).expect("100 bytes are left");
+        assert_eq!(budget.take(41).expect_err("40 bytes are left").code(), Code::ResourceExhausted);
         budget.give(1);
-        budget.take(41).unwrap();
+        budget.take(41).expect("41 bytes are left");
     }
 
     #[test]

@@ -32,7 +32,7 @@ struct Decoder {
 }
 
 /// The values of a field in one message.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Values {
     numbers: Vec<u64>,
     texts: Vec<Bytes>,
@@ -337,7 +337,10 @@ mod tests {
 
     /// Returns a decoder of the values of `BytesList` messages.
     fn decoder(is_sanitized: bool) -> Decoder {
-        let types = Types { pool: pool_of(b"local://").unwrap(), name: "tensorflow.BytesList".to_owned() };
+        let types = Types {
+            pool: pool_of(b"local://").expect("the messages of TensorFlow"),
+            name: "tensorflow.BytesList".to_owned(),
+        };
         let field = Requested {
             number: 1,
             kind: Kind::Bytes,
@@ -371,9 +374,9 @@ mod tests {
         for is_sanitized in [false, true] {
             let decoder = decoder(is_sanitized);
             let read = decoder.read_all(&messages, &Budget::new(2_000_000, &cancellation));
-            assert_eq!(read.ok().unwrap()[99][0].texts[0], vec![7; 10_000]);
+            assert_eq!(read.expect("values within the limit")[99][0].texts[0], vec![7; 10_000]);
             let read = decoder.read_all(&messages, &Budget::new(500_000, &cancellation));
-            assert_eq!(read.err().unwrap().code(), Code::ResourceExhausted);
+            assert_eq!(read.expect_err("an error").code(), Code::ResourceExhausted);
         }
     }
 
@@ -383,9 +386,15 @@ mod tests {
         cancellation.cancel(Error::new(Code::Cancelled, "the client left"));
         let budget = Budget::new(u64::MAX, &cancellation);
         let read = decoder(false).values(&message(10_000, 0), &budget);
-        assert_eq!(read.err().unwrap().code(), Code::Cancelled);
+        assert_eq!(read.expect_err("an error").code(), Code::Cancelled);
         let types = decoder(true).types;
-        let read = normalized(&types.pool, types.message().unwrap(), &message(10_000, 0), false, &budget);
-        assert_eq!(read.err().unwrap().code(), Code::Cancelled);
+        let read = normalized(
+            &types.pool,
+            types.message().expect("a message type"),
+            &message(10_000, 0),
+            false,
+            &budget,
+        );
+        assert_eq!(read.expect_err("an error").code(), Code::Cancelled);
     }
 }

@@ -644,7 +644,10 @@ mod tests {
         for _ in 0..MAX_DEPTH {
             of = message([(1, &b"M"[..]), (3, &of[..])]);
         }
-        assert_eq!(Pool::read(&set_of(&of)).unwrap().unwrap().messages.len(), MAX_DEPTH + 1);
+        assert_eq!(
+            Pool::read(&set_of(&of)).expect("a set of files").expect("types within the limit").messages.len(),
+            MAX_DEPTH + 1
+        );
         of = message([(1, &b"M"[..]), (3, &of[..])]);
         assert!(Pool::read(&set_of(&of)).is_none());
     }
@@ -657,10 +660,10 @@ mod tests {
         };
         let (a, b) = (field(b"a", 1), field(b"b", 2));
         let of = message([(1, &b"M"[..]), (2, &a[..]), (2, &b[..])]);
-        let pool = Pool::read(&set_of(&of)).unwrap().unwrap();
-        let of = pool.message("M").unwrap();
+        let pool = Pool::read(&set_of(&of)).expect("a set of files").expect("types within the limit");
+        let of = pool.message("M").expect("a message type");
         assert!(Arc::ptr_eq(&of.fields[0].scope, &of.fields[1].scope));
-        assert_eq!(of.field_named("b").unwrap().number, 2);
+        assert_eq!(of.field_named("b").expect("a field").number, 2);
         assert!(of.field_named("c").is_none());
     }
 
@@ -672,9 +675,12 @@ mod tests {
         let set = set_of(&message([(1, &name[..])].into_iter().chain(types)));
         let cancellation = Cancellation::new();
         let read = Pool::read_within(&set, &Budget::new(5_000_000, &cancellation));
-        assert_eq!(read.unwrap().unwrap().messages.len(), 101);
+        assert_eq!(read.expect("a set of files").expect("types within the limit").messages.len(), 101);
         let read = Pool::read_within(&set, &Budget::new(500_000, &cancellation));
-        assert_eq!(read.unwrap().unwrap_err().code(), Code::ResourceExhausted);
+        assert_eq!(
+            read.expect("a set of files").expect_err("the limit is reached").code(),
+            Code::ResourceExhausted
+        );
     }
 
     #[test]
@@ -682,7 +688,9 @@ mod tests {
         let value = |name: &[u8], number: u8| [message([(1, name)]), vec![2 << 3, number]].concat();
         let (a, b) = (value(b"A", 5), value(b"B", 3));
         let of = message([(1, &b"E"[..]), (2, &a[..]), (2, &b[..])]);
-        let pool = Pool::read(&message([(1, &message([(5, &of[..])])[..])])).unwrap().unwrap();
+        let pool = Pool::read(&message([(1, &message([(5, &of[..])])[..])]))
+            .expect("a set of files")
+            .expect("types within the limit");
         let of = &pool.enums[0];
         assert!(of.is_closed);
         assert_eq!((of.first, of.number("B"), of.number("C")), (Some(5), Some(3), None));

@@ -183,12 +183,15 @@ mod tests {
         let cancellation = Cancellation::new();
         let field = Written { name: "value".to_owned(), number: 1, kind: Kind::Bytes, is_packed: false };
         let shared = vec![Bytes::from(vec![7; 10_000]); 100];
-        let value = Tensor::strings(shared, Shape::new(&[1, 100]).unwrap()).unwrap();
+        let value = Tensor::strings(shared, Shape::new(&[1, 100]).expect("a shape"))
+            .expect("a value within the limit");
         let mut out = Vec::new();
         let written = field.write(&mut out, &value, 0, 100, &Budget::new(500_000, &cancellation));
-        assert_eq!(written.unwrap_err().code(), Code::ResourceExhausted);
+        assert_eq!(written.expect_err("an error").code(), Code::ResourceExhausted);
         assert!(out.is_empty());
-        field.write(&mut out, &value, 0, 100, &Budget::new(2_000_000, &cancellation)).unwrap();
+        field
+            .write(&mut out, &value, 0, 100, &Budget::new(2_000_000, &cancellation))
+            .expect("a value within the limit");
         assert_eq!(out.len(), 100 * 10_003);
     }
 
@@ -196,12 +199,13 @@ mod tests {
     fn the_budget_pays_for_the_bytes_that_numbers_take() {
         let cancellation = Cancellation::new();
         let field = Written { name: "value".to_owned(), number: 1, kind: Kind::Int64, is_packed: false };
-        let value = Tensor::from_slice(&[1i64; 10], Shape::new(&[1, 10]).unwrap()).unwrap();
+        let value = Tensor::from_slice(&[1i64; 10], Shape::new(&[1, 10]).expect("a shape"))
+            .expect("a value within the limit");
         let budget = Budget::new(180, &cancellation);
         let mut out = Vec::new();
-        field.write(&mut out, &value, 0, 10, &budget).unwrap();
+        field.write(&mut out, &value, 0, 10, &budget).expect("a value within the limit");
         assert_eq!(out.len(), 20);
-        budget.take(160).unwrap();
-        assert_eq!(budget.take(1).unwrap_err().code(), Code::ResourceExhausted);
+        budget.take(160).expect("a value within the limit");
+        assert_eq!(budget.take(1).expect_err("an error").code(), Code::ResourceExhausted);
     }
 }

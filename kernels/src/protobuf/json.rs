@@ -431,6 +431,6 @@ mod tests {
         cancellation.cancel(Error::new(Code::Cancelled, "the client left"));
         let budget = Budget::new(u64::MAX, &cancellation);
         let text = format!("[{}]", "1,".repeat(10_000));
-        assert_eq!(encoded(text.as_bytes(), &budget).unwrap_err().code(), Code::Cancelled);
+        assert_eq!(encoded(text.as_bytes(), &budget).expect_err("an error").code(), Code::Cancelled);
     }
 }

@@ -294,27 +294,29 @@ mod tests {
     fn the_last_member_of_a_oneof_replaces_the_others() {
         let cancellation = Cancellation::new();
         let budget = Budget::new(1 << 20, &cancellation);
-        let pool = pool_of(b"local://").unwrap();
-        let of = pool.message("tensorflow.Feature").unwrap();
+        let pool = pool_of(b"local://").expect("the messages of TensorFlow");
+        let of = pool.message("tensorflow.Feature").expect("a message type");
         // Fields 1 and 3 are members of one oneof.
-        let message =
-            Message::read(&pool, of, &[3 << 3 | 2, 0, 1 << 3 | 2, 0, 3 << 3 | 2, 0], &budget).unwrap();
+        let message = Message::read(&pool, of, &[3 << 3 | 2, 0, 1 << 3 | 2, 0, 3 << 3 | 2, 0], &budget)
+            .expect("a message within the limit");
         assert_eq!([1, 3].map(|number| message.has(number)), [false, true]);
         let mut out = Vec::new();
-        message.write(&pool, of, &mut out, &budget).unwrap();
+        message.write(&pool, of, &mut out, &budget).expect("a message within the limit");
         assert_eq!(out, [3 << 3 | 2, 0]);
         assert!(text::parse(&pool, of, b"int64_list {} bytes_list {}", &budget).is_err());
-        assert!(text::parse(&pool, of, b"int64_list {}", &budget).unwrap().has(3));
+        assert!(
+            text::parse(&pool, of, b"int64_list {}", &budget).expect("a message within the limit").has(3)
+        );
     }
 
     #[test]
     fn a_message_that_needs_more_than_the_memory_limit_is_refused() {
         let cancellation = Cancellation::new();
-        let pool = pool_of(b"local://").unwrap();
-        let of = pool.message("tensorflow.Int64List").unwrap();
+        let pool = pool_of(b"local://").expect("the messages of TensorFlow");
+        let of = pool.message("tensorflow.Int64List").expect("a message type");
         let packed = [&[1 << 3 | 2, 100][..], &[1; 100]].concat();
         let read = |limit| Message::read(&pool, of, &packed, &Budget::new(limit, &cancellation));
         assert!(matches!(read(1_000), Err(Failure::Stopped(_))));
-        assert_eq!(read(100_000).unwrap().fields[&1].len(), 100);
+        assert_eq!(read(100_000).expect("a message within the limit").fields[&1].len(), 100);
     }
 }
