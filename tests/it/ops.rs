@@ -55,7 +55,7 @@ fn every_op_agrees_with_the_tensorflow_kernel() -> Fallible {
 #[test]
 fn fused_quantized_ops_agree_with_onednn() -> Fallible {
     let cluster = Cluster::start(&[("worker", 1)])?;
-    let mut client = python::script("tests/tensorflow/fused_quantized.py")?;
+    let mut client = python::process("tests/tensorflow/fused_quantized.py")?;
     client.env("TF_ENABLE_ONEDNN_OPTS", "1").args(["--target", &cluster.target("worker", 0)]);
     let output = python::run(&mut client)?;
     assert!(output.contains(" 0 differences"), "{output}");

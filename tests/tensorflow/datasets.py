@@ -855,7 +855,8 @@ def fingerprints_distinguish_what_datasets_compute(ours, theirs):
         [lambda: Dataset.range(10).map(lambda x: x - 1)],
         [plus_captured(4), plus_captured(4)],
         [plus_captured(5)],
-        [lambda: Dataset.range(10).map(branches), lambda: Dataset.range(10).map(branches)],
+        # TensorFlow's fingerprint may depend on the names of the branches, which have running numbers.
+        [lambda: Dataset.range(10).map(branches)],
         [lambda: Dataset.range(10).shuffle(3, seed=1), lambda: Dataset.range(10).shuffle(3, seed=2)],
         [lambda: Dataset.range(10).shuffle(4, seed=1)],
         [lambda: Dataset.from_tensors(["a", "bc"]), lambda: Dataset.from_tensors(["a", "bc"])],
@@ -871,6 +872,7 @@ def fingerprints_distinguish_what_datasets_compute(ours, theirs):
         with tf.Graph().as_default(), tf.Session(target) as session:
             return session.run(tf.raw_ops.DatasetFingerprint(input_dataset=make()._variant_tensor))
 
+    assert fingerprint(ours, lambda: Dataset.range(10).map(branches)) == fingerprint(ours, lambda: Dataset.range(10).map(branches))
     for target in (ours, theirs):
         found = [{fingerprint(target, make) for make in group} for group in groups]
         for i, of_group in enumerate(found):

@@ -471,10 +471,9 @@ def sends_of_a_graph_reach_its_receives(env):
         incarnations = {device.name: device.incarnation for device in session.list_devices()}
         x = tf.placeholder(tf.float32, [None])
         for source, destination in (WORKER % 0, WORKER % 0), (PS, WORKER % 1), (WORKER % 1, PS):
-            incarnation = np.uint64(incarnations[source]).astype(np.int64)
             key = dict(
                 tensor_name=f"from {source}", send_device=source, recv_device=destination,
-                send_device_incarnation=int(incarnation))
+                send_device_incarnation=incarnations[source])
             with tf.device(source):
                 send = tf.raw_ops.Send(tensor=x * 2.0, **key)
             with tf.device(destination):

@@ -141,7 +141,7 @@ impl Barrier {
         }
         if !keys.is_empty() && values.num_elements() == 0 {
             device::invalid!(
-                "Tensors with no elements are not supported by barrier {}: received shape {}",
+                "Tensors with no elements are not supported {}: received shape {}",
                 self.name,
                 values.shape()
             );

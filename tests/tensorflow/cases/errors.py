@@ -4,7 +4,8 @@ import re
 import numpy as np
 
 from . import Call
-from .image_files import JXL, WEBP, decoded
+from .image_files import JXL, WEBP
+from .image_files import decoded as decoded_files
 from .messages import SOURCE, of_list
 
 F = lambda *shape: np.ones(shape, np.float32)
@@ -353,14 +354,14 @@ CALLS = (
     ("DecodeGif", {}, Call(TEXT(b"GIF89a"))),
     ("DecodeBmp", {}, Call(TEXT(b"BM and no more"))),
     ("DecodeWebP", {}, Call(TEXT(b"RIFF\x10\0\0\0WEBPVP8 and no more"))),
-    ("DecodeWebP", {}, Call(TEXT(decoded(WEBP)["lossy, 3 channels"]), channels=4)),
-    ("DecodeWebP", {}, Call(TEXT(decoded(WEBP)["lossless, 4 channels"]), channels=1)),
-    ("DecodeWebP", {}, Call(TEXT(decoded(WEBP)["lossless, 4 channels"][:-40]))),
+    ("DecodeWebP", {}, Call(TEXT(decoded_files(WEBP)["lossy, 3 channels"]), channels=4)),
+    ("DecodeWebP", {}, Call(TEXT(decoded_files(WEBP)["lossless, 4 channels"]), channels=1)),
+    ("DecodeWebP", {}, Call(TEXT(decoded_files(WEBP)["lossless, 4 channels"][:-40]))),
     ("DecodeJxl", {}, Call(TEXT(b"\xff\x0a and no more"))),
-    ("DecodeJxl", {}, Call(TEXT(decoded(JXL)["lossless, 3 channels"]), channels=1)),
-    ("DecodeJxl", {}, Call(TEXT(decoded(JXL)["lossless, 3 channels"][:-20]))),
-    ("DecodeImage", {"dtype": "float"}, Call(TEXT(decoded(WEBP)["lossless, 4 channels"]))),
-    ("DecodeImage", {"dtype": "uint16"}, Call(TEXT(decoded(JXL)["16 bits"]))),
+    ("DecodeJxl", {}, Call(TEXT(decoded_files(JXL)["lossless, 3 channels"]), channels=1)),
+    ("DecodeJxl", {}, Call(TEXT(decoded_files(JXL)["lossless, 3 channels"][:-20]))),
+    ("DecodeImage", {"dtype": "float"}, Call(TEXT(decoded_files(WEBP)["lossless, 4 channels"]))),
+    ("DecodeImage", {"dtype": "uint16"}, Call(TEXT(decoded_files(JXL)["16 bits"]))),
     ("EncodeJpeg", {}, Call(U(4, 4, 2))),
     ("EncodePng", {"T": "uint8"}, Call(U(4, 4, 5))),
     ("EncodePng", {"T": "uint8"}, Call(U(0, 4, 3))),
