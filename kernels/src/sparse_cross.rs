@@ -94,18 +94,17 @@ impl<'a> Column<'a> {
             invalid!("Input shapes should be vectors of 2 elements, but there are {}", coo.shape.len());
         };
         let mut rows = vec![0..0; row_count(count)?];
+        let mut previous = 0;
         for (i, index) in coo.rows().enumerate() {
             let row = usize::try_from(index[0]).ok().and_then(|row| rows.get_mut(row));
             let Some(row) = row else {
                 invalid!("Invalid value {} in sparse indices: there are {count} rows", index[0]);
             };
-            if row.start == row.end {
-                *row = i..i + 1;
-            } else if row.end == i {
-                row.end = i + 1;
-            } else {
+            if index[0] < previous {
                 invalid!("the indices of a sparse feature column are not in order");
             }
+            previous = index[0];
+            *row = if row.is_empty() { i..i + 1 } else { row.start..i + 1 };
         }
         Ok(Column { values: coo.values, rows })
     }
