@@ -104,7 +104,7 @@ impl<'a> Column<'a> {
                 invalid!("the indices of a sparse feature column are not in order");
             }
             previous = index[0];
-            *row = if row.is_empty() { i..i + 1 } else { row.start..i + 1 };
+            *row = if row.start == row.end { i..i + 1 } else { row.start..i + 1 };
         }
         Ok(Column { values: coo.values, rows })
     }
