@@ -7,6 +7,7 @@ use crate::objects::dataset::cache::{CacheSource, SharedCache};
 use crate::objects::dataset::shuffle::{SeedGenerator, SeedSource, Seeds, SharedSeeds};
 use device::Device;
 use device::Result;
+use device::handle::single_handle;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::resource::Resource;
 use graph::{ResourceHandle, Tensor, Variant};
@@ -75,10 +76,13 @@ fn dummy(_: &KernelInit<'_>) -> Result<Kernel> {
 
 /// Returns the resource handle in input `i`.
 pub(super) fn handle_input<'a>(ctx: &'a KernelContext<'_>, i: usize) -> Result<&'a ResourceHandle> {
-    match ctx.input(i)?.as_resources()? {
-        [handle] => Ok(handle),
-        many => device::invalid!("expected one resource handle, got {}", many.len()),
-    }
+    single_handle(ctx.input(i)?)
+}
+
+/// Returns the object behind the handle in input `i`.
+pub(super) fn object_input<T: Resource>(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<T>> {
+    let handle = handle_input(ctx, i)?;
+    ctx.resources().lookup(&handle.container, &handle.name)
 }
 
 /// Makes a kernel that removes the object behind the handle in input 0.
@@ -92,8 +96,7 @@ fn delete<T: Resource>(_: &KernelInit<'_>) -> Result<Kernel> {
 
 /// Returns the seed generator behind the handle in input `i`.
 pub(super) fn seed_generator(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<SeedGenerator>> {
-    let handle = handle_input(ctx, i)?;
-    Ok(ctx.resources().lookup::<SharedSeeds>(&handle.container, &handle.name)?.0.clone())
+    Ok(object_input::<SharedSeeds>(ctx, i)?.0.clone())
 }
 
 /// Returns the seed generator behind the handle in input `i`. If the handle is a dummy, returns a source of generators
@@ -112,12 +115,8 @@ pub(super) fn seed_source(
 
 /// Returns the cache behind the handle in input `i`. If the handle is a dummy, each pipeline gets its own cache.
 pub(super) fn cache_source(ctx: &KernelContext<'_>, i: usize) -> Result<CacheSource> {
-    let handle = handle_input(ctx, i)?;
-    match &*handle.type_name {
+    match &*handle_input(ctx, i)?.type_name {
         DUMMY => Ok(CacheSource::Own(PerPipeline::default())),
-        _ => {
-            let shared = ctx.resources().lookup::<SharedCache>(&handle.container, &handle.name)?;
-            Ok(CacheSource::Shared(shared.0.clone()))
-        }
+        _ => Ok(CacheSource::Shared(object_input::<SharedCache>(ctx, i)?.0.clone())),
     }
 }

@@ -1,17 +1,15 @@
 //! Kernels of statistics of input pipelines: aggregators, and the datasets that record in them.
 
-use super::dataset_memory::handle_input;
+use super::dataset_memory::object_input;
 use crate::objects::dataset::argument::{dataset, dataset_kernel, string};
 use crate::objects::dataset::stats::{
     StatsAggregator, StatsDelivery, StatsScope, bytes_stats, latency_stats, with_stats,
 };
 use crate::objects::summary_writer::SummaryWriter;
 use device::Result;
-use device::handle::{ObjectName, Owner, single_handle};
+use device::handle::{ObjectName, Owner};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::resource::Resource;
 use graph::Tensor;
-use std::sync::Arc;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("StatsAggregatorHandle", &[], |init| aggregator(init, StatsDelivery::Summary)),
@@ -21,8 +19,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ExperimentalStatsAggregatorSummary", &[], summary),
     KernelDef::of("StatsAggregatorSetSummaryWriter", &[], |_| {
         Kernel::sync(|ctx| {
-            let aggregator = object::<StatsAggregator>(ctx, 0)?;
-            aggregator.set_writer(object::<SummaryWriter>(ctx, 1)?);
+            let aggregator = object_input::<StatsAggregator>(ctx, 0)?;
+            aggregator.set_writer(object_input::<SummaryWriter>(ctx, 1)?);
             Ok(())
         })
     }),
@@ -34,12 +32,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ExperimentalLatencyStatsDataset", &[], latency),
 ];
 
-/// Returns the object behind the handle in input `i`.
-fn object<T: Resource>(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<T>> {
-    let handle = single_handle(ctx.input(i)?)?;
-    ctx.resources().lookup(&handle.container, &handle.name)
-}
-
 fn aggregator(init: &KernelInit<'_>, delivery: StatsDelivery) -> Result<Kernel> {
     let name = ObjectName::of(init, false)?;
     Owner::new(init, name).kernel(move |_, _| Ok(StatsAggregator::new(delivery)), |_, _| Ok(()))
@@ -48,7 +40,7 @@ fn aggregator(init: &KernelInit<'_>, delivery: StatsDelivery) -> Result<Kernel> 
 /// `StatsAggregatorSummary`: outputs the `Summary` message of the values recorded so far.
 fn summary(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
-        let summary = object::<StatsAggregator>(ctx, 0)?.summary();
+        let summary = object_input::<StatsAggregator>(ctx, 0)?.summary();
         ctx.set_output(0, Tensor::string(summary));
         Ok(())
     })
@@ -58,8 +50,7 @@ fn summary(_: &KernelInit<'_>) -> Result<Kernel> {
 /// because no dataset has counters.
 fn set_aggregator(init: &KernelInit<'_>) -> Result<Kernel> {
     dataset_kernel(init, |ctx| {
-        let handle = handle_input(ctx, 1)?;
-        let aggregator = ctx.resources().lookup(&handle.container, &handle.name)?;
+        let aggregator = object_input(ctx, 1)?;
         let tag = name(ctx, 2, "tag")?;
         string(ctx, 3, "counter_prefix")?;
         with_stats(dataset(ctx, 0)?, StatsScope { aggregator, tag })

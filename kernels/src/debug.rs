@@ -1,7 +1,6 @@
 //! Kernels of the debugger: they write a watched tensor, or numbers about it, to the debug URLs of their node.
 
-use crate::numeric::dispatch::PLAIN;
-use crate::numeric::dispatch::{REALS, dispatch};
+use crate::numeric::dispatch::{PLAIN, REALS, dispatch};
 use crate::objects::debug::{DebugTargets, Trace, TraceFiles, Watched};
 use crate::objects::io::{begin_on_file_thread, blocking};
 use bytes::Bytes;
@@ -11,7 +10,6 @@ use device::{Error, Result};
 use graph::{Bool8, Code, DType, Shape, Tensor};
 use num_traits::ToPrimitive;
 use smallvec::smallvec;
-use std::path::Path;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Copy", &[], |_| Kernel::sync(pass)).brief(),
@@ -205,7 +203,6 @@ fn empty(dtype: DType) -> Result<Tensor> {
 
 /// `DebugIdentityV2`: adds the tensor to the files of a run of TensorFlow 2's debugger, and passes it on.
 fn trace(init: &KernelInit<'_>) -> Result<Kernel> {
-    const FILE_SCHEME: &str = "file://";
     let trace = Trace {
         context: init.attr("tfdbg_context_id")?,
         op: init.attr("op_name")?,
@@ -215,13 +212,7 @@ fn trace(init: &KernelInit<'_>) -> Result<Kernel> {
     };
     let (run, kept) = (init.attr::<String>("tfdbg_run_id")?, init.attr::<i64>("circular_buffer_size")?);
     let urls = init.attr::<Vec<Bytes>>("debug_urls")?;
-    let files = urls.iter().map(|url| {
-        let url = String::from_utf8_lossy(url);
-        match url.strip_prefix(FILE_SCHEME) {
-            Some(folder) => TraceFiles::open(Path::new(folder), &run),
-            None => Err(Error::internal(format!("Unsupported debug URL schema in: {url}"))),
-        }
-    });
+    let files = urls.iter().map(|url| TraceFiles::open(&String::from_utf8_lossy(url), &run));
     let files = files.collect::<Result<Vec<_>>>()?;
     blocking(move |ctx: &mut AsyncContext| {
         let watched = ctx.input(0)?.clone();

@@ -39,8 +39,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// The messages that `local://` names: those of `proto/protos/` and of TensorFlow's examples, summaries and events. The
-/// file is written by `UPDATE_PROTOS=1 cargo test -p anabranch-proto`.
+/// The messages that `local://` names: those of `proto/protos/` and of TensorFlow's examples. The file is written by `UPDATE_PROTOS=1 cargo test -p anabranch-proto`.
 const LOCAL: &[u8] = include_bytes!("protobuf/local.binpb");
 
 /// The type of the messages that a kernel reads or writes, with the other types of its files.

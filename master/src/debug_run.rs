@@ -38,19 +38,18 @@ impl DebugRun {
     ) -> Result<DebugRun, Status> {
         let urls = options.debug_tensor_watch_opts.iter().flat_map(|watch| &watch.debug_urls);
         let urls: BTreeSet<&str> = urls.map(String::as_str).collect();
-        let text = metadata(step, options, number);
         // Workers refuse URLs of other schemes.
         let folders: Vec<PathBuf> =
             urls.iter().filter_map(|url| url.strip_prefix("file://")).map(PathBuf::from).collect();
         if !folders.is_empty() {
-            let text = text.clone();
+            let text = metadata(step, options, number, None);
             on_blocking_thread(move || write_files(&folders, &text, number)).await?;
         }
         let mut run = DebugRun { streams: Vec::new(), runtime };
         for url in urls.into_iter().filter(|url| url.starts_with(SCHEME)) {
             let stream = streams.stream(url)?;
             run.streams.push(stream.clone());
-            let text = format!("{},\"grpc_path\":\"{}\"}}", text.trim_end_matches('}'), path_of(url));
+            let text = metadata(step, options, number, Some(path_of(url)));
             stream.begin_run(event_of(&text, microseconds())).await?;
         }
         Ok(run)
@@ -82,16 +81,18 @@ async fn close(streams: Vec<Arc<EventStream>>) {
     }
 }
 
-/// Returns the names and numbers of a run as JSON.
-fn metadata(step: &RunStep, options: &pb::DebugOptions, number: u64) -> String {
+/// Returns the names and numbers of a run as JSON, with the path of the URL of a debugger.
+fn metadata(step: &RunStep, options: &pb::DebugOptions, number: u64, path: Option<&str>) -> String {
     let inputs = step.feeds.iter().map(|feed| &feed.0);
+    let path = path.map(|path| format!(",\"grpc_path\":{}", json_string(path)));
     format!(
         "{{\"global_step\":{},\"session_run_index\":{number},\"executor_step_index\":{number},\"input_names\":{},\
-         \"output_names\":{},\"target_nodes\":{}}}",
+         \"output_names\":{},\"target_nodes\":{}{}}}",
         options.global_step,
         json_list(inputs),
         json_list(&step.fetches),
-        json_list(&step.targets)
+        json_list(&step.targets),
+        path.unwrap_or_default()
     )
 }
 
@@ -131,19 +132,21 @@ fn event_of(text: &str, time: u128) -> Vec<u8> {
 
 /// Returns the names as a list in JSON.
 fn json_list<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
-    let mut out = "[".to_owned();
-    for name in names {
-        out.push_str(if out.len() > 1 { ",\"" } else { "\"" });
-        for c in name.chars() {
-            match c {
-                '"' | '\\' => out.extend(['\\', c]),
-                c if c.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-                c => out.push(c),
-            }
+    let names: Vec<String> = names.into_iter().map(|name| json_string(name)).collect();
+    format!("[{}]", names.join(","))
+}
+
+/// Returns a text as a string in JSON.
+fn json_string(text: &str) -> String {
+    let mut out = "\"".to_owned();
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
         }
-        out.push('"');
     }
-    out.push(']');
+    out.push('"');
     out
 }
 
@@ -169,9 +172,10 @@ mod tests {
             ..RunStep::default()
         };
         let options = pb::DebugOptions { global_step: 7, ..Default::default() };
-        let event = event_of(&metadata(&step, &options, 1), 1);
+        let event = event_of(&metadata(&step, &options, 1, None), 1);
         let text = b"{\"global_step\":7,\"session_run_index\":1,\"executor_step_index\":1,\
                      \"input_names\":[\"x:0\"],\"output_names\":[\"y:0\"],\"target_nodes\":[]}";
+        assert!(metadata(&step, &options, 1, Some("/a\"")).ends_with("[],\"grpc_path\":\"/a\\\"\"}"));
         assert_eq!(json_list(&["a\"\\\n".to_owned(), "b".to_owned()]), "[\"a\\\"\\\\\\u000a\",\"b\"]");
         assert_eq!(event[9..], [b"\x32\x80\x01\x12\x7e", &text[..]].concat());
     }

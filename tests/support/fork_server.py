@@ -87,6 +87,8 @@ def run_script(connection):
         os._exit(CRASHED)
 
     threading.Thread(target=end_with_the_caller, daemon=True).start()
+    # The caller waits until no process has the connection.
+    os.register_at_fork(after_in_child=connection.close)
     status = 0
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")

@@ -28,8 +28,22 @@ const SDCA: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-const LOSS: &str =
-    "loss_type: {'logistic_loss', 'squared_loss', 'hinge_loss', 'smooth_hinge_loss', 'poisson_loss'}";
+/// The attributes of a step. Its versions name the choice of examples by their loss differently.
+macro_rules! sdca_attrs {
+    ($adaptive:literal) => {
+        &[
+            "loss_type: {'logistic_loss', 'squared_loss', 'hinge_loss', 'smooth_hinge_loss', 'poisson_loss'}",
+            concat!($adaptive, ": bool = false"),
+            "num_sparse_features: int >= 0",
+            "num_sparse_features_with_values: int >= 0",
+            "num_dense_features: int >= 0",
+            "l1: float",
+            "l2: float",
+            "num_loss_partitions: int >= 1",
+            "num_inner_iterations: int >= 1",
+        ]
+    };
+}
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -44,36 +58,8 @@ pub(super) const OPS: &[OpDef] = &[
         },
         ..OpDef::NEW
     },
-    OpDef {
-        name: "SdcaOptimizer",
-        attrs: &[
-            LOSS,
-            "adaptative: bool = false",
-            "num_sparse_features: int >= 0",
-            "num_sparse_features_with_values: int >= 0",
-            "num_dense_features: int >= 0",
-            "l1: float",
-            "l2: float",
-            "num_loss_partitions: int >= 1",
-            "num_inner_iterations: int >= 1",
-        ],
-        ..SDCA
-    },
-    OpDef {
-        name: "SdcaOptimizerV2",
-        attrs: &[
-            LOSS,
-            "adaptive: bool = false",
-            "num_sparse_features: int >= 0",
-            "num_sparse_features_with_values: int >= 0",
-            "num_dense_features: int >= 0",
-            "l1: float",
-            "l2: float",
-            "num_loss_partitions: int >= 1",
-            "num_inner_iterations: int >= 1",
-        ],
-        ..SDCA
-    },
+    OpDef { name: "SdcaOptimizer", attrs: sdca_attrs!("adaptative"), ..SDCA },
+    OpDef { name: "SdcaOptimizerV2", attrs: sdca_attrs!("adaptive"), ..SDCA },
     OpDef {
         name: "SdcaFprint",
         inputs: &["input: string"],

@@ -11,6 +11,7 @@ use crate::step::{Step, StepCall, metadata, wait_until};
 use graph::{Code, Tensor};
 use proto::link::{Extent, PartialRunSetup, RunCallable, RunCallableOutcome, RunStep, RunStepOutcome};
 use proto::{Status, pb};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -85,7 +86,11 @@ impl Session {
                     begun = begin => begun?,
                     () = wait_until(deadline) => return Err(Status::new(
                         Code::DeadlineExceeded,
-                        "The debugger of the step did not reply to its names by its deadline",
+                        format!(
+                            "The debugger did not reply to the start of a step by the step's deadline; session {}, debug URLs {:?}",
+                            self.handle,
+                            watched.debug_tensor_watch_opts.iter().flat_map(|watch| &watch.debug_urls).collect::<BTreeSet<_>>()
+                        ),
                     )),
                 })
             }

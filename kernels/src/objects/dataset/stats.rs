@@ -104,11 +104,9 @@ pub(crate) struct StatsScope {
 }
 
 impl StatsScope {
-    fn add(&self, name: &str, value: f64, step: i64) -> Result<()> {
-        match &*self.tag {
-            "" => self.aggregator.add(name, value, step),
-            tag => self.aggregator.add(&format!("{tag}::{name}"), value, step),
-        }
+    /// Returns the name under which the aggregator collects the values of `tag`.
+    fn name_of(&self, tag: &str) -> String {
+        if self.tag.is_empty() { tag.to_owned() } else { format!("{}::{tag}", self.tag) }
     }
 }
 
@@ -150,12 +148,12 @@ fn recorded(
 ) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     batch_preserving(name, input.spec.clone(), input.cardinality, &[&input], move |ctx: &IteratorContext| {
-        let (scope, tag) = (ctx.stats().cloned(), tag.clone());
+        let recorder = ctx.stats().map(|scope| (scope.aggregator.clone(), scope.name_of(&tag)));
         from_state(name, InputState::new(inner.iterator(ctx)?, 0i64), move |state, pull| {
             let begun = Instant::now();
             let Some(element) = state.next_input(pull)? else { return Ok(None) };
-            if let Some(scope) = &scope {
-                scope.add(&tag, value(&element, begun), state.value)?;
+            if let Some((aggregator, name)) = &recorder {
+                aggregator.add(name, value(&element, begun), state.value)?;
             }
             state.value += 1;
             Ok(Some(element))

@@ -1,11 +1,11 @@
 //! Files of the debugger of TensorFlow 2: a set of record files whose names begin alike, in the folder of a run. Servers
 //! write the file of traces, which has a record for each watched tensor, and the metadata; the others stay empty.
 
-use super::failed;
+use super::{FILE_SCHEME, failed};
 use crate::objects::io::{Compression, RecordWriter};
 use checkpoint::proto::Writer;
 use checkpoint::tensor;
-use device::Result;
+use device::{Error, Result};
 use graph::Tensor;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -53,11 +53,15 @@ struct TraceState {
 }
 
 impl TraceFiles {
-    /// Returns the files in `folder`; creates them if no kernel of this process has.
+    /// Returns the files in the folder that a debug URL names; creates them if no kernel of this process has.
     ///
     /// # Errors
-    /// An error that names the path of a file that cannot be created.
-    pub fn open(folder: &Path, run: &str) -> Result<Arc<TraceFiles>> {
+    /// `Internal` for a URL that is not a file's, like TensorFlow; an error that names the path of a file that cannot be
+    /// created.
+    pub fn open(url: &str, run: &str) -> Result<Arc<TraceFiles>> {
+        let Some(folder) = url.strip_prefix(FILE_SCHEME).map(Path::new) else {
+            return Err(Error::internal(format!("Unsupported debug URL schema in: {url}")));
+        };
         let mut open = OPEN.lock();
         if let Some(files) = open.get(folder).and_then(Weak::upgrade) {
             return Ok(files);
